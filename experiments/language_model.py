@@ -145,7 +145,7 @@ def make_text(
         if not _config.new_split:
             start.check(_config)
             split.check_start(start, name)
-        told |= {"is_new": _config.new_split, "differs_from_start": split.told_from(start)}
+        told |= {"is_new": _config.new_split, "differs_from_start": split.warn_of_new(start)}
     _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint, "split": told}
     return batches, characters_a_byte(content)
 

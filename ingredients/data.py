@@ -1,4 +1,4 @@
-"""Ingredient `data`: real data, split, normalised, augmented and batched repeatably."""
+"""Ingredient `data`: reproducible loading, splitting, normalising, augmenting and batching of data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.tables import print_table
-from ingredients.datasets.description import describe
+from ingredients.datasets.description import describe, survey
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
 from ingredients.datasets.splitting import Split, check_fractions
-from ingredients.datasets.survey import survey
 from ingredients.errors import DataError
 from ingredients.ranks.group import Ranks, current
 from observers.record.identity import EXPECT_DATA_VARIABLE
@@ -34,68 +33,86 @@ _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("data")
 
-# Settings of how a source is read.
-_OF_COLUMNS = ("columns", "categorical", "encoding", "missing", "na_values", "dtype", "task", "weights")
+# Settings that a source reads as they are.
+_OF_SOURCES = (
+    "name",
+    "path",
+    "target",
+    "columns",
+    "categorical",
+    "encoding",
+    "missing",
+    "na_values",
+    "dtype",
+    "options",
+    "image_size",
+    "task",
+    "weights",
+)
+# Lowest values of numeric settings.
+_LEAST = {"batch_size": 1, "num_workers": 0, "limit": 1, "epoch_samples": 1, "shuffle_buffer": 0}
 
 
 @ingredient.config
 def config() -> None:
-    # file or folder that npz, csv, idx, image_folder, tar, parquet, text, huggingface and torchvision read
+    # file or folder to read, for npz, csv, text, idx, image_folder, tar, parquet, huggingface and torchvision
     path: str | None = None
-    # digits, npz, csv, text, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by path
+    # kind of data: digits, breast_cancer, wine, diabetes, npz, csv, text, idx, image_folder, tar, parquet, huggingface,
+    # huggingface:NAME, torchvision:NAME, or package.module:factory; inferred from path, digits without one
     name = kind_of(path)
-    # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
+    # target column or columns of a table, or key of samples that are dicts; None: last column of a csv, else label
     target: str | list[str] | None = None
-    # columns of a table to take for inputs, None all but the targets; of tar, endings of members that make up a sample
+    # input columns of a table, None for all but the target; for tar, file endings of the members of a sample
     columns: str | list[str] | None = None
-    # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
+    # categorical columns of a csv, or auto for all text columns
     categorical: str | list[str] | None = None
-    # what a category becomes: one_hot, or codes, a whole number for models with embeddings, 0 for an unknown one
+    # encoding of categories: one_hot (an input of 0 or 1 per value) or codes (an integer for embeddings, 0 if unknown)
     encoding: Literal["one_hot", "codes"] = "one_hot"
-    # gaps of a csv: refuse, or fill: numbers take the training part's mean, and an input that tells; categories a value
+    # missing values of a csv: refuse, or fill (training mean and a missing-value indicator; for categories a new value)
     missing: Literal["refuse", "fill"] = "refuse"
-    # texts of a csv that stand for a missing value, such as ["NA", "?"]; an empty cell always does
+    # texts in a csv that mean a missing value, such as ["NA", "?"]; an empty cell always does
     na_values: list[str] = []
-    # what inputs become: float32; int64 keeps whole numbers, such as ids of words, as they are and not normalised
+    # type of the inputs: float32, or int64 to keep integers such as word ids, which are not normalised
     dtype: Literal["float32", "int64"] = "float32"
-    # arguments of the factory or of torchvision's class
+    # arguments of the factory, of torchvision's class, of Hugging Face's load_dataset, or of the vocabulary of texts
     options: dict[str, Any] = {}
-    # auto reads it off the targets: text and ints are classes, floats are numbers; custom takes samples as they are
+    # auto (inferred: text and ints are classes, floats are numbers), classification, regression, multilabel,
+    # segmentation, or custom (samples of any structure)
     task: Task = "auto"
-    # what makes a batch of samples: None stacks them, pad pads sequences, list keeps lists, or package.module:function
+    # makes a batch of samples: None (stack), pad (pad sequences), list (keep lists), or package.module:function
     collate: str | None = None
-    # further arguments of that, such as value and fields of pad
+    # arguments of collate, such as value and fields of pad
     collate_options: dict[str, Any] = {}
     # number of classes; None counts them, a number also checks that labels are 0 to N-1
     num_classes: int | None = None
-    # keep only so many samples, drawn at random; None keeps all
+    # number of samples to keep, drawn at random; None keeps all
     limit: int | None = None
-    # share of all samples for validation, unless the data bring a validation part
+    # share of all samples for validation, unless the data have a validation part
     val_fraction = 0.15
-    # share of all samples for the final test, unless the data bring a test part
+    # share of all samples for the final test, unless the data have a test part
     test_fraction = 0.15
     # give every part its share of every class
     stratify = True
-    # seed of the split alone; None takes the experiment's
+    # seed of the split; None uses the experiment's seed
     split_seed: int | None = None
-    # part that evaluate, predict and export take of the data that a checkpoint was trained on: test, val, train, all
+    # part of the training data that evaluate, predict and export use: test, val, train, all
     part: Literal["test", "val", "train", "all"] = "test"
-    # let a run that starts from a state of another one split the data anew, and not as that one did
+    # allow a run that starts from another run's state to split the data differently
     new_split = False
-    # standard: by mean and deviation of the training part; imagenet: by those of ImageNet, for images in colour; none
+    # normalise inputs by mean and deviation: standard (of the training part), imagenet (for colour images), none
     normalize: Literal["standard", "imagenet", "none"] = "standard"
-    # do the same with regression targets; metrics stay in the targets' own unit
+    # normalise regression targets as well; metrics and predictions stay in the targets' own unit
     normalize_targets = True
-    # height and width that images of a folder are resized to, pixels; None keeps their size
+    # height and width to resize images of a folder to, pixels; None keeps their size
     image_size: int | None = None
-    # training samples of an epoch: None all, shuffled; sequential; weighted; balanced by class; by_length, in batches
-    # of like ones; or package.module:Class, as torch's Sampler
+    # training samples of an epoch: None (all, shuffled), sequential, weighted, balanced (by class), by_length (batches
+    # of similar length), or package.module:Class, which works like torch's Sampler
     sampler: str | None = None
-    # further arguments of a sampler of one's own
+    # arguments of your own sampler
     sampler_options: dict[str, Any] = {}
-    # of weighted: column of a csv, array of an npz, key of samples that are dicts, or attribute of a dataset
+    # sampling weights for sampler=weighted: column of a csv, array of an npz, key of dict samples, or dataset attribute
     weights: str | None = None
-    # samples of an epoch of training; None takes as many as there are
+    # samples in a training epoch; None uses every sample once
     epoch_samples: int | None = None
     check_options(
         name,
@@ -112,34 +129,34 @@ def config() -> None:
         collate=collate,
         weights=weights,
     )
-    # transforms of images, in order: names, or dicts of a name and options, such as {"name": "resize", "size": 32}
+    # transforms of images, in order: names, or dicts with a name and options, such as {"name": "resize", "size": 32}
     transforms: list = []
     # random changes to training images
     augment = {
         # mirror left and right
         "flip": False,
-        # shift by up to so many pixels
+        # shift by up to this many pixels
         "crop": 0,
-        # rotate by up to so many degrees
+        # rotate by up to this many degrees
         "rotate": 0.0,
     }
-    # samples that a stream, or tar files read in a row, are shuffled among; 0 keeps a stream's order, and shuffles tar
+    # samples to shuffle a stream or tar files among; 0 keeps a stream's order and shuffles tar files completely
     shuffle_buffer = 0
-    # samples in a batch (a micro-batch, where amp.accumulate is above 1)
+    # samples in a batch; with amp.accumulate above 1, in a micro-batch
     batch_size = 64
-    # leave out a last training batch with fewer samples
+    # leave out a smaller last training batch
     drop_last = False
-    # None puts arrays into the device's memory where they fill half of it at most, True images, too, False nothing
+    # keep data in the device's memory: None (arrays that take at most half of it), True (images too), False (nothing)
     in_memory: bool | None = None
-    # processes that read data which are not in memory; 0 reads in the main process
+    # worker processes that read data; 0 reads in the main process
     num_workers = 0
-    # read batches into page-locked memory, for quicker copies to a GPU
+    # read batches into page-locked memory, which is faster to copy to a GPU
     pin_memory = True
 
 
 @ingredient.check
 def check_config(config: Map) -> None:
-    """Refuse data that are not there, and parts and batches that cannot be, before anything is read."""
+    """Reject missing data and invalid settings before anything is read."""
     check_source(config.name, config.path)
     check_fractions(config.val_fraction, config.test_fraction)
     _collate_of(config)
@@ -149,40 +166,33 @@ def check_config(config: Map) -> None:
         parse(to_plain(config.transforms))
     if config.missing == "fill" and config.normalize != "standard":
         raise DataError(
-            f"data.missing=fill: got data.normalize={config.normalize}, expected standard, which knows the means"
+            f"data.missing=fill: got data.normalize={config.normalize}, expected standard, which provides the means"
         )
     _check_sampler(config)
-    if (config.sampler == "weighted") != (config.weights is not None):
-        raise DataError(
-            f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
-            "with data.weights=NAME, or neither"
-        )
-    for name, least in (
-        ("batch_size", 1),
-        ("num_workers", 0),
-        ("limit", 1),
-        ("epoch_samples", 1),
-        ("shuffle_buffer", 0),
-    ):
+    for name, least in _LEAST.items():
         if config[name] is not None and config[name] < least:
             raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
 
 def _check_sampler(config: Map) -> None:
-    from ingredients.datasets.own_sampler import SAMPLERS, sampler_class
+    from ingredients.datasets.sampling import SAMPLERS, sampler_class
 
-    if config.sampler in (None, *SAMPLERS):
-        if config.sampler_options:
-            raise DataError(
-                f"data.sampler_options: got {to_plain(config.sampler_options)}, but data.sampler={config.sampler} "
-                "takes none; name a class with data.sampler"
-            )
-        return
-    sampler_class(config.sampler, config.sampler_options)
-    if config.epoch_samples is not None:
+    if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
-            f"data.epoch_samples: got {config.epoch_samples} with data.sampler={config.sampler}, which says itself how "
-            "many samples an epoch has; leave it at None"
+            f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
+            "with data.weights=NAME, or neither"
+        )
+    if config.sampler not in (None, *SAMPLERS):
+        sampler_class(config.sampler, config.sampler_options)
+        if config.epoch_samples is not None:
+            raise DataError(
+                f"data.epoch_samples: got {config.epoch_samples} with data.sampler={config.sampler}, which determines "
+                "the number of samples in an epoch itself; leave it at None"
+            )
+    elif config.sampler_options:
+        raise DataError(
+            f"data.sampler_options: got {to_plain(config.sampler_options)}, but data.sampler={config.sampler} "
+            "takes none; name a class with data.sampler"
         )
 
 
@@ -195,17 +205,20 @@ def fast() -> None:
 
 @ingredient.capture
 def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: Split | None = None) -> Data:
-    """Return the configured data as batches on `device`; their fingerprint and split go into the run's info.
+    """Load, split and batch the configured data; record their fingerprint and split in the run's info.
 
     Args:
         seed: Seed of the experiment.
-        device: Where batches are wanted.
-        start: The split of the state that the training starts from, see `checkpoint.load_split`. The data are split
-            alike, whatever the seed, so that no sample of its training comes to be tested on.
+        device: Device of the batches.
+        start: Split of the state that training starts from, see `checkpoint.load_split`. The data are split the same
+            way whatever the seed, so that no training sample of that state is tested on.
+
+    Returns:
+        The batches of the training, validation and test parts, and what a model and a loss need to know of the data.
 
     Raises:
-        DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced; or if
-            the config asks for another split than `start`, unless it has `new_split`.
+        DataError: If the data are missing, empty, unfit to train on, or not those of the run that is reproduced; or if
+            the config describes another split than `start`, unless `data.new_split` allows it.
 
     Example:
         batches = data.make_data(seed, where)
@@ -217,33 +230,15 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
     ranks = current()
     with ranks.first_on_node():
         prepared = load(_config, seed, start=None if _config.new_split else start)
-    _check_same_data(prepared, ranks)
-    refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
+    _check_data(prepared, ranks, _config, _run)
     split = prepared.preparation.split
-    told: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
+    recorded: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
     if start is not None:
-        told |= {"is_new": _config.new_split, "differs_from_start": split.told_from(start)}
-    made = make_batches(prepared, _config, seed, device, ranks)
-    parts = {name: getattr(made, name).num_samples for name in ("train", "val", "test")}
-    of_data = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
-    _run.info["data"] = {**of_data, "parts": parts, "split": told}
-    return made
-
-
-def _check_same_data(prepared: Prepared, ranks: Ranks) -> None:
-    """Refuse ranks that have read different data, as nodes with files of their own may.
-
-    Raises:
-        DataError: If it is so.
-    """
-    split = None if prepared.preparation is None else prepared.preparation.split.digest
-    found = ranks.gather((prepared.fingerprint, split))
-    differing = [rank for rank, each in enumerate(found) if each != found[0]]
-    if differing:
-        raise DataError(
-            f"data: rank {differing[0]} has other data, or another split of them, than rank 0 (fingerprints "
-            f"{found[differing[0]][0][:12]} and {found[0][0][:12]}); give all nodes the same files"
-        )
+        recorded |= {"is_new": _config.new_split, "differs_from_start": split.warn_of_new(start)}
+    batches = make_batches(prepared, _config, seed, device, ranks)
+    parts = {name: getattr(batches, name).num_samples for name in ("train", "val", "test")}
+    _run.info["data"] = {**_identity(prepared, _config), "parts": parts, "split": recorded}
+    return batches
 
 
 @ingredient.capture
@@ -255,23 +250,23 @@ def make_test_data(
     _run: Any,
     needs_targets: bool = True,
 ) -> Data:
-    """Return the configured data to test a model on, prepared as those that it was trained on.
+    """Load the configured data to test a model on, prepared as its training data were.
 
-    Of the data that it was trained on that is `data.part`, by default their test part, as it was split then; of others,
-    all of them, or that part if they bring one. Which it is, is said, and goes into the run's info.
+    The data that the model was trained on are split as in training, and `data.part` selects the part, by default test.
+    Other data are used whole, or that part of them if they are split already. The log and the run's info say which.
 
     Args:
         seed: Seed of the experiment.
-        device: Where batches are wanted.
-        preparation: What the model's data were prepared by, see `checkpoint.load_preparation`; without it, data are
-            prepared and split as the config says.
-        needs_targets: Whether each sample has to have a target that the model knows.
+        device: Device of the batches.
+        preparation: Preparation of the model, see `checkpoint.load_preparation`; without it, data are prepared and
+            split as configured.
+        needs_targets: Whether every sample must have a target that the model knows.
 
     Returns:
-        Data whose parts `train` and `val` are empty, if there is a preparation.
+        Data with the selected samples in `test`; `train` and `val` are empty if there is a preparation.
 
     Raises:
-        DataError: If they are missing, empty, or have other inputs or classes than those that the model was trained on.
+        DataError: If the data are missing, empty, or have other inputs or classes than the training data.
 
     Example:
         preparation = checkpoint.load_preparation() if _config.checkpoint.path else None
@@ -281,48 +276,58 @@ def make_test_data(
 
     if preparation is None:
         if _config.part != "test":
-            raise DataError(f"data.part: got {_config.part}, but the checkpoint does not tell how its data were split")
+            raise DataError(f"data.part: got {_config.part}, but the checkpoint does not hold the split of its data")
         return make_data(seed, device)
     ranks = current()
     with ranks.first_on_node():
         source = _load_source(_config, preparation.split.seed, preparation, needs_targets=needs_targets)
         prepared = prepare_alike(source, preparation, _config, seed, needs_targets=needs_targets)
-    _check_same_data(prepared, ranks)
-    refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
-    made = make_batches(prepared, _config, seed, device, ranks)
+    _check_data(prepared, ranks, _config, _run)
+    batches = make_batches(prepared, _config, seed, device, ranks)
     is_same = prepared.fingerprint == preparation.split.data
-    tested = made.test.num_samples
+    tested = batches.test.num_samples
     total = len(prepared.names) or tested
     is_all = _config.part == "all" or (tested == total and not is_same)
     part = "all" if is_all else f"the {_config.part} part"
-    which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
-    _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
-    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
-    _run.info["data"] |= {
-        "part": _config.part,
-        "tested": tested,
-        "samples": total,
-        "trained_on": preparation.split.data,
-    }
-    return made
+    origin = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
+    _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, origin)
+    counts = {"part": _config.part, "tested": tested, "samples": total, "trained_on": preparation.split.data}
+    _run.info["data"] = {**_identity(prepared, _config), **counts}
+    return batches
+
+
+def _identity(prepared: Prepared, config: Map) -> dict[str, Any]:
+    return {"name": config.name, "fingerprint": prepared.fingerprint, "task": prepared.preparation.task}
+
+
+def _check_data(prepared: Prepared, ranks: Ranks, config: Map, run: Any) -> None:
+    """Reject data that differ between ranks, as files of several nodes may, or from those of a recorded run."""
+    identities = ranks.gather((prepared.fingerprint, prepared.preparation.split.digest))
+    differing = [rank for rank, identity in enumerate(identities) if identity != identities[0]]
+    if differing:
+        raise DataError(
+            f"data: rank {differing[0]} has other data, or another split of them, than rank 0 (fingerprints "
+            f"{identities[differing[0]][0][:12]} and {identities[0][0][:12]}); give all nodes the same files"
+        )
+    refuse_other_data(prepared.fingerprint, config, getattr(run, "expected_data", None))
 
 
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
-    """Refuse data that are not those of the run that goes on, or is reproduced.
+    """Reject data that differ from those of the run that is resumed or reproduced.
 
     Args:
-        fingerprint: Of the data.
-        config: The ingredient's.
-        expected: Fingerprint in the record of the run that goes on; else that in `SACRISTAN_EXPECT_DATA` counts.
+        fingerprint: Fingerprint of the data.
+        config: Config of the data ingredient.
+        expected: Fingerprint in the record of the resumed run; None uses that in `SACRISTAN_EXPECT_DATA`.
 
     Raises:
-        DataError: If the two differ.
+        DataError: If the fingerprints differ.
     """
     expected = expected or os.environ.get(EXPECT_DATA_VARIABLE)
     if expected and expected != fingerprint:
         raise DataError(
             f"{_where(config)}: got data with the fingerprint {fingerprint[:12]}, expected {expected[:12]} as in the "
-            "recorded run: the content has changed; put back what it was"
+            "recorded run: the content has changed; restore the recorded data"
         )
 
 
@@ -332,14 +337,14 @@ def _where(config: Map) -> str:
 
 @ingredient.command(unobserved=True)
 def stats(_config: Map, _run: Any) -> None:
-    """Show per split the count, classes or targets, mean, deviation and missing values, and the fingerprint.
+    """Show count, classes or targets, mean, deviation and missing values of each split, and the fingerprint.
 
     Raises:
-        DataError: If that cannot be told of them; a file is shown as it is before.
+        DataError: If the data cannot be prepared; a file is described first.
     """
     seed = _run.config["seed"]
     try:
-        found = describe(load(_config, seed, strict=False))
+        description = describe(load(_config, seed, strict=False))
     except DataError:
         check_source(_config.name, _config.path)
         rows = None if _config.path is None else survey(_config.name, _config.path)
@@ -347,24 +352,24 @@ def stats(_config: Map, _run: Any) -> None:
             print(_config.path)
             print_table(rows[0], rows[1:])
         raise
-    print_stats(_config.name, found)
+    print_stats(_config.name, description)
     try:
         load(_config, seed)
     except DataError as error:
-        print(f"training on it is refused: {error}")
+        print(f"cannot train on these data: {error}")
 
 
 def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = True) -> Prepared:
-    """Return the data of a config, split and normalised; see `preparation.prepare`.
+    """Load the configured data, split and normalised; see `preparation.prepare`.
 
     Args:
-        config: The ingredient's config.
+        config: Config of the ingredient.
         seed: Seed of the experiment.
-        start: A split to take over; the data are to be the same ones.
-        strict: Whether data that cannot be trained on are refused.
+        start: A split to repeat; its data must be the same.
+        strict: Whether to reject data that cannot be trained on.
 
     Raises:
-        DataError: If the data cannot be had, or `start` is not their split.
+        DataError: If the data cannot be loaded, or `start` is not their split.
     """
     split = Split.of(config, seed)
     if start is not None:
@@ -378,14 +383,12 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 
 
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
-    given = (config.name, config.path, config.target, config.image_size, config.options)
-    how = {name: config[name] for name in _OF_COLUMNS}
-    how["collate"] = _collate_of(config)
-    return load_source(*given, seed, trained, **how, needs_targets=needs_targets)
+    settings = {name: config[name] for name in _OF_SOURCES}
+    return load_source(**settings, seed=seed, trained=trained, collate=_collate_of(config), needs_targets=needs_targets)
 
 
 def _collate_of(config: Map) -> Callable[[list], Any] | None:
-    """Return what makes a batch of samples, if the config says so."""
+    """Return the configured function that makes a batch of samples; None without one."""
     if config.collate is None:
         if config.collate_options:
             raise DataError(
@@ -398,22 +401,28 @@ def _collate_of(config: Map) -> Callable[[list], Any] | None:
     return collate_function(config.collate, to_plain(config.collate_options))
 
 
-def print_stats(name: str, stats: dict) -> None:
-    """Print what `preparation.describe` found as tables."""
+def print_stats(name: str, stats: dict[str, Any]) -> None:
+    """Print a description of data as tables.
+
+    Args:
+        name: The name of the data, for the first line.
+        stats: The result of `describe`.
+    """
     shape = "x".join(map(str, stats["input_shape"]))
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")
-    # Codes of words, and samples of any structure, have none.
     has_moments = any(not math.isnan(row["mean"]) for row in stats["splits"].values())
     rows = []
     for split, row in stats["splits"].items():
-        if stats["task"] == "regression":
-            low_high = "{:.4g} to {:.4g}".format(*row["targets"]) if row["count"] else "none"
-        else:
-            low_high = f"{len(stats['classes'])} classes" if stats["classes"] else "none"
         moments = [f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]] if has_moments else []
-        rows.append([split, row["count"], low_high, *moments])
+        rows.append([split, row["count"], _shown_targets(stats, row), *moments])
     print_table(["split", "count", "targets", *(("mean", "std", "missing") if has_moments else ())], rows)
     splits = list(stats["splits"].values())
     if all("classes" in row for row in splits):
         balance = [[name, *(row["classes"][k] for row in splits)] for k, name in enumerate(stats["classes"])]
         print_table(["class", *stats["splits"]], balance)
+
+
+def _shown_targets(stats: dict[str, Any], row: dict[str, Any]) -> str:
+    if stats["task"] == "regression":
+        return "{:.4g} to {:.4g}".format(*row["targets"]) if row["count"] else "none"
+    return f"{len(stats['classes'])} classes" if stats["classes"] else "none"

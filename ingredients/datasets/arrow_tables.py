@@ -1,9 +1,8 @@
-"""Tables with named columns: Hugging Face's data sets, and Parquet files. Their packages are imported when needed."""
+"""Tables of Hugging Face and Parquet, both kept by pyarrow. Their packages are imported when needed."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,30 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.construct import require
-from ingredients.config.nearest import nearest
 from ingredients.datasets.factories import from_factory
 from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.splitting import PARTS, by_name
+from ingredients.datasets.source_settings import TARGET_NAMES, SourceSettings, as_list, refuse_column
+from ingredients.datasets.splitting import PARTS, by_name, files_by_part
 from ingredients.datasets.streams import is_stream
 from ingredients.errors import DataError, LabError
 
-__all__ = ["Rows", "from_tables", "read_hugging_face", "read_parquet"]
-
-# Columns that hold the target, where none is named.
-_TARGETS = ("label", "labels", "target", "targets")
+__all__ = ["Rows", "read_hugging_face", "read_parquet"]
 
 
 class Rows:
-    """The rows of a table as a map-style dataset: dicts by column, or pairs of one column and the target.
+    """The rows of a table as a map-style dataset of dicts by column, or of pairs (input, target).
 
     Args:
-        table: A data set of Hugging Face, or a table of pyarrow.
+        table: A `datasets.Dataset` or a `pyarrow.Table`.
         columns: The columns to read.
-        target: The column of the target, if there is one.
-        weights: The column of the weights, which becomes an attribute.
-        is_pair: Whether items are pairs.
+        target: The target column, if there is one.
+        weights: The column of sampling weights, which becomes an attribute of that name.
+        is_pair: Whether items are pairs of the only column and the target.
 
     Attributes:
-        targets: What the target's column holds, if it holds whole numbers or texts.
-        classes: The names of the classes, if the table says them.
-        fingerprint: That of the table, if it has one.
+        targets: Values of the target column, if they are integers or text.
+        classes: Names of the classes, if the table has them.
+        fingerprint: Fingerprint of the table, if it has one.
     """
 
     def __init__(
@@ -54,7 +50,6 @@ class Rows:
             values = _arrow(table).column(target).to_pylist()
             if all(isinstance(value, int | str) for value in values):
                 self.targets = values
-
         if weights in table.column_names:
             setattr(self, str(weights), _arrow(table).column(weights).to_pylist())
 
@@ -62,163 +57,146 @@ class Rows:
         return len(self.table)
 
     def __getitem__(self, index: int) -> Any:
-        row = self.table.slice(index, 1).to_pylist()[0] if hasattr(self.table, "to_pylist") else self.table[index]
+        row = self.table.slice(index, 1).to_pylist()[0] if _is_arrow(self.table) else self.table[index]
         if self.is_pair:
-            return _value(row[self.columns[0]]), row[self.target]
-        return {name: _value(row[name]) for name in self.columns}
+            return _as_array(row[self.columns[0]]), row[self.target]
+        return {name: _as_array(row[name]) for name in self.columns}
 
 
-def read_parquet(path: Path) -> dict[int | None, Any]:
-    """Return the tables of a Parquet file, or of those in a folder, by the code of their part.
-
-    A part is a folder `train`, `val` or `test`, or the first word of a file's name, such as `train-0.parquet`.
-
-    Raises:
-        DataError: If there are none, they cannot be read, or some belong to a part and others do not.
-    """
-    parquet = require("pyarrow.parquet", "parquet", "data.name=parquet")
-    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
-    if not files:
-        raise DataError(f"data.path: {path} has no Parquet files in it; expected files like train-0.parquet")
-    parts: dict[int | None, list[Any]] = {}
-    for file in files:
-        words = [*(file.relative_to(path).parts[:-1] if path.is_dir() else ()), re.split(r"[^a-zA-Z]", file.stem)[0]]
-        part = next((PARTS[word] for word in words if word in PARTS), None)
-        try:
-            parts.setdefault(part, []).append(parquet.ParquetFile(file).read())
-        except (OSError, ValueError) as error:
-            raise DataError(f"data.path: {file} cannot be read as Parquet: {error}") from error
-    if None in parts and len(parts) > 1:
-        raise DataError(
-            f"data.path: some Parquet files in {path} are for train, val or test by their names, and others are not; "
-            "rename those"
-        )
-    joined = require("pyarrow", "parquet", "data.name=parquet").concat_tables
-    try:
-        return {part: joined(tables) for part, tables in parts.items()}
-    except ValueError as error:
-        raise DataError(f"data.path: the Parquet files in {path} differ in their columns: {error}") from error
-
-
-def read_hugging_face(name: str | None, path: Path | None, options: Mapping[str, Any]) -> dict[int | None, Any]:
-    """Return the tables, or streams, of a data set of Hugging Face by the code of their part.
+def read_parquet(path: Path, settings: SourceSettings) -> Source:
+    """Read a Parquet file, or all files below a folder.
 
     Args:
-        name: Its name on the hub, or that of a builder such as `csv`; None reads `path`.
-        path: A folder: written by `save_to_disk`, or as `load_dataset` takes it.
-        options: Further arguments of `datasets.load_dataset`.
+        path: The file or folder. `train`, `val` and `test` in names are parts, see `files_by_part`.
+        settings: Columns, target and type of the inputs.
+
+    Returns:
+        A source in memory if the inputs are numeric, else a dataset of rows.
 
     Raises:
-        DataError: If it cannot be loaded, or has no training part.
+        DataError: If there are no files, one cannot be read, only some belong to a part, or columns are missing.
     """
-    label = f"data.name=huggingface{f':{name}' if name else ''}"
+    arrow = require("pyarrow", "parquet", "data.name=parquet")
+    files = files_by_part(path, "*.parquet", "Parquet")
+    tables = {part: [_read_file(file) for file in group] for part, group in files.items()}
+    try:
+        joined = {part: arrow.concat_tables(group) for part, group in tables.items()}
+    except ValueError as error:
+        raise DataError(f"data.path: the Parquet files in {path} differ in their columns: {error}") from error
+    return _from_tables(joined, f"data.path={path}", settings)
+
+
+def _read_file(file: Path) -> Any:
+    parquet = require("pyarrow.parquet", "parquet", "data.name=parquet")
+    try:
+        return parquet.ParquetFile(file).read()
+    except (OSError, ValueError) as error:
+        raise DataError(f"data.path: {file} cannot be read as Parquet: {error}") from error
+
+
+def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
+    """Read a data set of Hugging Face.
+
+    Args:
+        path: A folder written by `save_to_disk`, or one that `load_dataset` reads; None for `huggingface:NAME`.
+        settings: `name` may hold the name of a data set on the hub or of a builder such as `csv`; `options` are
+            further arguments of `datasets.load_dataset`.
+
+    Returns:
+        A source in memory if the inputs are numeric, else a dataset of rows, or streams.
+
+    Raises:
+        DataError: If the data set cannot be loaded, or has no training part.
+    """
+    name = settings.name.partition(":")[2]
+    label = f"data.name={settings.name}"
     datasets = require("datasets", "huggingface", label)
-    if (name is None) == (path is None):
+    if bool(name) == (path is not None):
         raise DataError(f"{label}: got data.path={path}, expected data.name=huggingface:NAME, or a folder in data.path")
     try:
         if path is not None and any((path / file).exists() for file in ("dataset_dict.json", "state.json")):
-            made = datasets.load_from_disk(str(path))
+            loaded = datasets.load_from_disk(str(path))
         else:
-            made = datasets.load_dataset(name or str(path), **options)
+            loaded = datasets.load_dataset(name or str(path), **settings.options)
     except LabError:
         raise
     except Exception as error:
         raise DataError(
             f"{label}: it cannot be loaded: {str(error).splitlines()[0]}; check its name and data.options"
         ) from error
-    if not isinstance(made, Mapping):
-        return {None: made}
-    parts: dict[int | None, Any] = {PARTS[word]: part for word, part in made.items() if word in PARTS}
+    if not isinstance(loaded, Mapping):
+        return _from_tables({None: loaded}, label, settings)
+    parts: dict[int | None, Any] = {PARTS[word]: part for word, part in loaded.items() if word in PARTS}
     if PARTS["train"] not in parts:
         raise DataError(
-            f"{label}: it has the parts {', '.join(made)}, expected train; choose one by data.options.split="
+            f"{label}: it has the parts {', '.join(loaded)}, expected train; choose one by data.options.split="
         )
-    return parts
+    return _from_tables(parts, label, settings)
 
 
-def from_tables(
-    parts: Mapping[int | None, Any],
-    where: str,
-    *,
-    columns: str | Sequence[str] | None,
-    target: str | None,
-    dtype: str = "float32",
-    **how: Any,
-) -> Source:
-    """Return tables as a source.
+def _from_tables(tables: Mapping[int | None, Any], where: str, settings: SourceSettings) -> Source:
+    """Return tables, by the code of their part, as a source.
 
-    Columns of numbers become inputs beside the target's. Where others are read, one column and a target become pairs,
-    if it is chosen by name, and rows are dicts otherwise.
-
-    Args:
-        parts: The tables by the code of their part.
-        where: The setting that names them, for messages.
-        columns: The columns to read; None takes all.
-        target: The column of the target; None takes `label`, `labels`, `target` or `targets`, if there is one.
-        dtype: What inputs become: `float32`, or `int64` for whole numbers.
-        **how: Further arguments of `from_factory`.
-
-    Raises:
-        DataError: If a column is missing.
+    Numeric columns become inputs beside the target. Otherwise rows are pairs, if `data.columns` names one column, or
+    dicts.
     """
-    first = next(iter(parts.values()))
+    first = next(iter(tables.values()))
     if is_stream(first):
-        return from_factory(by_name(parts), where, dtype, target=target, **how)
-    there = list(first.column_names)
-    chosen = [columns] if isinstance(columns, str) else columns
-    for setting, names in (("data.target", [target] if target else []), ("data.columns", chosen or [])):
-        for name in names:
-            if name not in there:
-                near = nearest(name, there)
-                hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(there)}"
-                raise DataError(f"{setting}: {where} has no column {name!r}; {hint}")
-    target = target or next((name for name in _TARGETS if name in there), None)
-    inputs = [name for name in chosen or there if name not in (target, how.get("weights"))]
-    is_plain = target is not None and how.get("collate") is None and how.get("task") != "custom"
-    if is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
-        return _numeric(parts, where, inputs, str(target), dtype, how.get("weights"))
+        return from_factory(by_name(tables), where, **settings.for_items)
+    names = list(first.column_names)
+    chosen, weights = as_list(settings.columns), settings.weights
+    for setting, wanted in (("data.target", as_list(settings.key)), ("data.columns", chosen)):
+        if wanted and not set(wanted) <= set(names):
+            refuse_column(setting, where, wanted, names)
+    target = settings.key or next((name for name in TARGET_NAMES if name in names), None)
+    inputs = [name for name in chosen or names if name not in (target, weights)]
+    is_plain = settings.collate is None and settings.task != "custom"
+    if target is not None and is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
+        return _numeric(tables, where, inputs, target, settings)
     is_pair = target is not None and chosen is not None and len(inputs) == 1
-    read = inputs if is_pair or target is None else [*inputs, target]
-    rows = {part: Rows(table, read, target, how.get("weights"), is_pair=is_pair) for part, table in parts.items()}
-    return from_factory(by_name(rows), where, dtype, target=target, **how)
+    columns = inputs if is_pair or target is None else [*inputs, target]
+    rows = {part: Rows(table, columns, target, weights, is_pair=is_pair) for part, table in tables.items()}
+    return from_factory(by_name(rows), where, **settings.for_items | {"target": target})
 
 
 def _numeric(
-    parts: Mapping[int | None, Any], where: str, inputs: list[str], target: str, dtype: str, weights: str | None
+    tables: Mapping[int | None, Any], where: str, inputs: list[str], target: str, settings: SourceSettings
 ) -> Source:
-    arrays = []
-    for part, table in parts.items():
-        arrow = _arrow(table)
-        values = np.stack([arrow.column(name).to_numpy() for name in inputs], 1)
-        arrays.append((part, values, _plain(arrow.column(target))))
-    source = from_arrays(arrays, where, dtype)
-    first = next(iter(parts.values()))
-    weighed = (
-        [_plain(_arrow(table).column(weights)) for table in parts.values()] if weights in first.column_names else []
-    )
+    arrows = {part: _arrow(table) for part, table in tables.items()}
+    arrays = [
+        (part, np.stack([table.column(name).to_numpy() for name in inputs], 1), _values(table, target))
+        for part, table in arrows.items()
+    ]
+    first, weights = next(iter(tables.values())), settings.weights
     return dataclasses.replace(
-        source,
+        from_arrays(arrays, where, settings.dtype),
         classes=_classes(first, target),
         features=tuple(inputs),
         target_names=(target,),
-        weights=np.concatenate(weighed) if weighed else None,
+        weights=np.concatenate([_values(table, weights) for table in arrows.values()])
+        if weights in first.column_names
+        else None,
     )
 
 
+def _is_arrow(table: Any) -> bool:
+    return hasattr(table, "to_pylist")
+
+
 def _arrow(table: Any) -> Any:
-    """Return a table of pyarrow."""
-    return table if hasattr(table, "to_pylist") else table.with_format("arrow")[:]
+    """Return a table as a `pyarrow.Table`."""
+    return table if _is_arrow(table) else table.with_format("arrow")[:]
 
 
-def _plain(column: Any) -> np.ndarray:
-    values = column.to_numpy()
-    return values.astype(str) if values.dtype.kind == "O" and all(isinstance(one, str) for one in values) else values
+def _values(table: Any, name: str | None) -> np.ndarray:
+    values = table.column(name).to_numpy()
+    is_text = values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
+    return values.astype(str) if is_text else values
 
 
 def _is_numeric(table: Any, name: str) -> bool:
     types = require("pyarrow", "parquet", "a table").types
-    schema = table.schema if hasattr(table, "to_pylist") else table.features.arrow_schema
-    kind = schema.field(name).type
+    kind = (table.schema if _is_arrow(table) else table.features.arrow_schema).field(name).type
     return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
@@ -227,8 +205,8 @@ def _classes(table: Any, target: str | None) -> tuple[str, ...] | None:
     return tuple(names) if names else None
 
 
-def _value(value: Any) -> Any:
-    """Return lists of numbers as arrays."""
-    if isinstance(value, list) and value and all(isinstance(one, int | float) for one in value):
+def _as_array(value: Any) -> Any:
+    """Return a list of numbers as an array, anything else unchanged."""
+    if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
         return np.asarray(value)
     return value

@@ -1,4 +1,4 @@
-"""`Data`: the splits of prepared data as batches, and what a model and a loss need to know of them."""
+"""`Data`: the splits of prepared data as batches, and what a model and a loss need to know of the data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from ingredients.datasets.collating import stack
-from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches
+from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches, finisher
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.loading import LoaderBatches, SplitDataset, StructuredSplit
-from ingredients.datasets.normalizing import finisher
-from ingredients.datasets.own_sampler import SAMPLERS
 from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.sampling import make_order
+from ingredients.datasets.sampling import SAMPLERS, make_order
 from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.datasets.streaming import StreamBatches, StreamSplit
 from ingredients.datasets.streams import Stream, Streams
@@ -32,26 +30,27 @@ __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatche
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """The splits as batches, and what a model and a loss need to know of them.
+    """The splits as batches, and what a model and a loss need to know of the data.
 
     Attributes:
         train, val, test: Batches of each split; val and test may be empty.
-        task: classification, regression, multilabel, segmentation (a class for each place), or custom: samples of any
-            structure.
-        input_shape: Shape of one input, transformed; of samples of any structure that of their first tensor, () where
-            it differs.
+        task: classification, regression, multilabel, segmentation (a class for each place), or custom (samples of any
+            structure).
+        input_shape: Shape of one transformed input; for samples of any structure that of their first tensor, () if it
+            differs.
         num_targets: Number of classes, labels, or target values.
         classes: Names of the classes.
-        class_counts: Training samples of each class (classes,), or of each label; empty for regression.
-        target_mean, target_std: What regression targets were normalised by, (outputs,), or None.
+        class_counts: Training samples of each class or label (classes,); empty for regression.
+        target_mean, target_std: Mean and deviation that normalised regression targets (outputs,), or None.
         fingerprint: SHA-256 of the content.
-        input_mean, input_std: What inputs were normalised by, to broadcast with one input, on the CPU; or None.
-        preparation: All that they were prepared by, which checkpoints keep; None if it is not known.
-        split: How they were split, which checkpoints keep, too; None if it is not known.
-        test_names: What each sample of `test` is called, in order: its file, or its place in the source.
-        has_targets: Whether there were targets; without any, those of batches are -1, and NaN for regression.
-        input_dtype: Type of inputs: torch.float32, or torch.int64 for whole numbers.
-        placement: Where they lie, in words: in memory, or read by so many workers.
+        input_mean, input_std: Mean and deviation that normalised the inputs, to broadcast with one input, on the CPU;
+            or None.
+        preparation: The fitted preparation, which checkpoints keep; None if unknown.
+        split: The split, which checkpoints keep; None if unknown.
+        test_names: Name of each sample of `test`, in order: its file, or its position in the source.
+        has_targets: Whether there are targets; otherwise those of batches are -1, and NaN for regression.
+        input_dtype: Type of the inputs: torch.float32, or torch.int64 for integers.
+        placement: Where the data are kept, in words: in memory, or read by workers.
     """
 
     train: Batches
@@ -78,53 +77,27 @@ class Data:
 def make_batches(
     prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device, ranks: Ranks = ALONE
 ) -> Data:
-    """Return the batches of prepared data.
+    """Return prepared data as batches.
 
     Args:
         prepared: The data.
-        config: The data ingredient's config.
+        config: Config of the data ingredient.
         seed: Seed of the experiment.
-        device: Where batches are wanted; data in memory are put there as a whole.
+        device: Device of the batches; data in memory are put there whole.
         ranks: The processes that share each batch.
 
     Raises:
-        DataError: If no batch would be left to train on, or augmentation is asked for on no images.
+        DataError: If no training batch is left, or settings such as `augment` and `transforms` do not fit the data.
     """
-    size, num_train = config["batch_size"], config["epoch_samples"] or _count(prepared, "train")
-    if size < 1:
-        raise DataError(f"data.batch_size: got {size}, expected at least 1")
-    if config["drop_last"] and 0 < num_train < size:
-        raise DataError(
-            f"data.batch_size: got {size}, but there are {num_train} training samples, and data.drop_last=True leaves "
-            f"out a smaller batch; give at most {num_train}, or set data.drop_last=False"
-        )
-    if size % ranks.size:
-        raise DataError(
-            f"data.batch_size: got {size}, which {ranks.size} processes cannot share evenly, as it is the size of the "
-            f"whole batch; give a multiple of {ranks.size}, such as {-(-size // ranks.size) * ranks.size}"
-        )
-    if 0 < num_train < ranks.size:
-        raise DataError(f"data: got {num_train} training samples for {ranks.size} processes; start fewer of them")
-    if config["num_workers"] < 0:
-        raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
+    _check_sizes(config, config["epoch_samples"] or _count(prepared, "train"), ranks)
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by)
-    if augmentation is not None and by.dtype != "float32":
-        raise DataError(f"data.augment: got data.dtype={by.dtype}, expected float32; turn one of them off")
     prepared, placement = place(prepared, config, device)
     splits = {}
-    for split in ("train", "val", "test"):
-        training = split == "train"
-        options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
-        options |= {"ranks": ranks, "least": ranks.size if training else 1}
-        if config["transforms"]:
-            options["transform"] = make_pipeline(config["transforms"], by, device, training=training)
-        if training:
-            options |= {"augmentation": augmentation, "epoch_samples": config["epoch_samples"]}
-            is_plain = config["sampler"] is None and not config["shuffle_buffer"]
-            options["order"] = None if is_plain or _is_stream(prepared) else make_order(prepared, config, seed)
-            if config["sampler"] not in (None, *SAMPLERS):
-                options["epoch_samples"] = len(options["order"](1))
+    for split in SPLITS:
+        options = _options(prepared, split, config, seed, device, ranks)
+        if split == "train":
+            options["augmentation"] = augmentation
         splits[split] = _batches_of(prepared, split, placement, config, device, options)
     return Data(
         **splits,
@@ -147,24 +120,65 @@ def make_batches(
     )
 
 
+def _check_sizes(config: Mapping[str, Any], num_train: int, ranks: Ranks) -> None:
+    size = config["batch_size"]
+    if size < 1:
+        raise DataError(f"data.batch_size: got {size}, expected at least 1")
+    if config["drop_last"] and 0 < num_train < size:
+        raise DataError(
+            f"data.batch_size: got {size}, but there are {num_train} training samples, and data.drop_last=True leaves "
+            f"out a smaller batch; give at most {num_train}, or set data.drop_last=False"
+        )
+    if size % ranks.size:
+        raise DataError(
+            f"data.batch_size: got {size}, which {ranks.size} processes cannot share evenly, as it is the size of the "
+            f"whole batch; give a multiple of {ranks.size}, such as {-(-size // ranks.size) * ranks.size}"
+        )
+    if 0 < num_train < ranks.size:
+        raise DataError(f"data: got {num_train} training samples for {ranks.size} processes; start fewer of them")
+    if config["num_workers"] < 0:
+        raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
+
+
+def _options(
+    prepared: Prepared, split: str, config: Mapping[str, Any], seed: int, device: torch.device, ranks: Ranks
+) -> dict[str, Any]:
+    """Return the options of `Batches` for a split."""
+    training = split == "train"
+    options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+    options |= {"ranks": ranks, "least": ranks.size if training else 1}
+    if config["transforms"]:
+        options["transform"] = make_pipeline(config["transforms"], prepared.preparation, device, training=training)
+    if training:
+        options["epoch_samples"] = config["epoch_samples"]
+        if (config["sampler"] is not None or config["shuffle_buffer"]) and not _is_stream(prepared):
+            options["order"] = make_order(prepared, config, seed)
+        if config["sampler"] not in (None, *SAMPLERS):
+            options["epoch_samples"] = len(options["order"](1))
+    return options
+
+
 def _augmentation(config: Mapping[str, Any], by: Preparation) -> dict[str, Any] | None:
+    """Return the arguments of `augment`, after a check that they fit the data; None if nothing is augmented."""
     if not any(config.values()):
         return None
-    input_shape = by.input_shape
+    shape = by.input_shape
     if by.task in ("segmentation", "custom"):
         raise DataError(
             f"data.augment: got {dict(config)} on data of the task {by.task}, whose targets would not move along; "
             "augment in the dataset, or in data.collate"
         )
-    if len(input_shape) != 3:
-        raise DataError(f"data.augment: got {dict(config)} on inputs of shape {input_shape}, expected images")
-    if not 0 <= config["crop"] < min(input_shape[1:]):
+    if len(shape) != 3:
+        raise DataError(f"data.augment: got {dict(config)} on inputs of shape {shape}, expected images")
+    if not 0 <= config["crop"] < min(shape[1:]):
         raise DataError(
-            f"data.augment.crop: got {config['crop']}, expected 0 to {min(input_shape[1:]) - 1}, less than images of "
-            f"shape {input_shape} measure"
+            f"data.augment.crop: got {config['crop']}, expected 0 to {min(shape[1:]) - 1}, less than the size of "
+            f"images of shape {shape}"
         )
     if config["rotate"] < 0:
         raise DataError(f"data.augment.rotate: got {config['rotate']}, expected 0 or more degrees, either way")
+    if by.dtype != "float32":
+        raise DataError(f"data.augment: got data.dtype={by.dtype}, expected float32; turn one of them off")
     return dict(config)
 
 

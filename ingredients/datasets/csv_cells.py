@@ -1,12 +1,12 @@
-"""The cells of a CSV file: the texts that stand in it, and which columns are numbers.
+"""The cells of a CSV file as text, and which columns hold numbers.
 
-A cell is a number or not whatever stands in other files, and a category is the text of its cell: `01234` is not `1234`.
+Whether a cell is a number depends on its own column alone. A category is the text of its cell: `01234` is not `1234`.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,39 +17,42 @@ if TYPE_CHECKING:
 
 __all__ = ["GAPS_OF_PANDAS", "as_numbers", "read_cells", "refuse_strays", "typed"]
 
-# Texts that pandas takes for a gap, and so did tables that earlier versions were trained on.
+# Texts that pandas reads as missing; earlier versions of the lab trained on tables read that way.
 GAPS_OF_PANDAS = (
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
     "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
 _TRUTH = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
-# A column with so large a share of numbers, of so many values, is meant to be numbers.
+# A column with this share of numbers, and more distinct ones than this, is meant to hold numbers.
 _MOSTLY, _MANY = 0.9, 20
-# Values of a column that a message names.
+# Values of a column that a message shows.
 _SHOWN = 5
 
 
 def read_cells(path: Path, na_values: Collection[str] = ()) -> pandas.DataFrame:
-    """Return a CSV file with a header as text, its columns named by text; NaN where a cell is a gap.
+    """Read a CSV file with a header as text.
 
     Args:
         path: The file.
-        na_values: Texts that stand for a gap, beside an empty cell.
+        na_values: Texts that mean a missing value, besides an empty cell.
+
+    Returns:
+        A frame of str with NaN for missing values; the names of its columns are str.
 
     Raises:
-        DataError: If it cannot be read, or has no header.
+        DataError: If the file cannot be read or has no header.
     """
     import pandas
 
-    how = {"skipinitialspace": True, "dtype": str, "keep_default_na": False, "na_values": ["", *na_values]}
+    options = {"skipinitialspace": True, "dtype": str, "keep_default_na": False, "na_values": ["", *na_values]}
     try:
-        _require_header(pandas.read_csv(path, header=None, nrows=1, **how), path)
-        frame = pandas.read_csv(path, **how)
+        _require_header(pandas.read_csv(path, header=None, nrows=1, **options), path)
+        frame = pandas.read_csv(path, **options)
         if frame.shape[1] and frame.iloc[:, -1].isna().all():
-            # Where each row ends with a comma, pandas takes the first column for names of the rows.
+            # Where every row ends with a comma, pandas uses the first column as the index.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", pandas.errors.ParserWarning)
-                frame = pandas.read_csv(path, index_col=False, **how)
+                frame = pandas.read_csv(path, index_col=False, **options)
     except (ValueError, OSError) as error:
         raise DataError(f"data.path: {path} cannot be read as CSV: {error}") from error
     frame.columns = list(map(str, frame.columns))
@@ -57,7 +60,7 @@ def read_cells(path: Path, na_values: Collection[str] = ()) -> pandas.DataFrame:
 
 
 def _require_header(first: pandas.DataFrame, path: Path) -> None:
-    """Refuse a file whose first row is one of numbers; 0, 1, 2, ... are names that pandas gives to columns."""
+    """Reject a file whose first row holds numbers; 0, 1, 2, ... are names that pandas gives to columns."""
     row = first.iloc[0]
     is_numbered = row.tolist() == [str(number) for number in range(len(row))]
     if row.notna().all() and not is_numbered and as_numbers(row) is not None:
@@ -69,24 +72,28 @@ def _require_header(first: pandas.DataFrame, path: Path) -> None:
 
 
 def typed(cells: pandas.DataFrame, as_text: Collection[str] = ()) -> pandas.DataFrame:
-    """Return cells with columns of numbers, and of True and False, as such; a column `as_text` stays text."""
-    columns = {}
-    for name in cells.columns:
-        numbers = None if name in as_text else as_numbers(cells[name])
-        columns[name] = cells[name] if numbers is None else numbers
-    return cells.assign(**columns)
+    """Convert columns of numbers, and of True and False, to these types.
+
+    Args:
+        cells: A frame of text, see `read_cells`.
+        as_text: Columns to leave as text.
+
+    Returns:
+        The frame with numeric columns converted; a column with any other text stays text.
+    """
+    numbers = {name: as_numbers(cells[name]) for name in cells.columns if name not in as_text}
+    return cells.assign(**{name: column for name, column in numbers.items() if column is not None})
 
 
 def as_numbers(column: pandas.Series) -> pandas.Series | None:
-    """Return a column of text as numbers or bools, NaN in its gaps; None if a cell is neither."""
+    """Return a column of text as numbers or bools, NaN where it is missing; None if a cell is neither."""
     import pandas
 
-    there = column.dropna()
+    present = column.dropna()
     if not len(column):
         return None
-    if len(there) and there.isin(_TRUTH).all():
-        found = column.map(_TRUTH)
-        return found.astype(bool if len(there) == len(column) else float)
+    if len(present) and present.isin(_TRUTH).all():
+        return column.map(_TRUTH).astype(bool if len(present) == len(column) else float)
     try:
         return pandas.to_numeric(column)
     except (ValueError, TypeError):
@@ -94,30 +101,28 @@ def as_numbers(column: pandas.Series) -> pandas.Series | None:
 
 
 def refuse_strays(column: pandas.Series, setting: str, remedy: str) -> None:
-    """Refuse a column of text that is nearly all numbers.
+    """Reject a column of text that holds almost only numbers.
 
     Args:
-        column: Of text.
-        setting: Where the column comes from, for the message.
-        remedy: What else may be done, for the message.
+        column: The column, as text.
+        setting: The setting that reads the column, for the message.
+        remedy: Another way to mend it, for the message.
 
     Raises:
-        DataError: If it is.
+        DataError: If at least 90 % of the column are numbers, and more than 20 distinct ones.
     """
     import pandas
 
-    there = column.dropna()
-    is_number = pandas.to_numeric(there, errors="coerce").notna()
+    present = column.dropna()
+    is_number = pandas.to_numeric(present, errors="coerce").notna()
     count = int(is_number.sum())
-    if not _MOSTLY * len(there) <= count < len(there) or there[is_number].nunique() <= _MANY:
+    if not _MOSTLY * len(present) <= count < len(present) or present[is_number].nunique() <= _MANY:
         return
-    strays = there[~is_number].value_counts()
-    shown = ", ".join(map(repr, strays.index[:_SHOWN])) + (", ..." if len(strays) > _SHOWN else "")
+    strays = present[~is_number].value_counts().index
+    shown = ", ".join(map(repr, strays[:_SHOWN])) + (", ..." if len(strays) > _SHOWN else "")
+    values = ", ".join(f'"{value}"' for value in strays[:_SHOWN])
     raise DataError(
-        f"{setting}: the column {column.name} holds numbers in {count:,} rows, and {shown} in {len(there) - count:,}; "
-        f"correct those rows, name what stands for a gap (data.na_values='{_listing(strays.index)}'), or {remedy}"
+        f"{setting}: the column {column.name} holds numbers in {count:,} rows, and {shown} in "
+        f"{len(present) - count:,}; correct those rows, list what means a missing value (data.na_values='[{values}]'), "
+        f"or {remedy}"
     )
-
-
-def _listing(values: Sequence[str]) -> str:
-    return "[" + ", ".join(f'"{value}"' for value in values[:_SHOWN]) + "]"

@@ -1,55 +1,64 @@
-"""A summary of data, as `data.stats` shows it."""
+"""Descriptions of data for `data.stats`: of prepared data, and of files that cannot be trained on."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ingredients.config.construct import require
+from ingredients.datasets.csv_cells import read_cells, typed
+from ingredients.datasets.files import load_arrays, read_idx_array
+from ingredients.datasets.image_folder import image_files
 from ingredients.datasets.items import Sequences
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.splitting import SPLITS
 from ingredients.datasets.streams import Streams
 
-__all__ = ["describe"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["describe", "survey"]
+
+_HEADER = ["name", "type", "values", "missing", "distinct", "range"]
+# Distinct values of larger arrays take too long to count.
+_MAX_COUNTED = 1_000_000
 
 
 def describe(prepared: Prepared) -> dict[str, Any]:
-    """Return what `data.stats` shows: per split the count, shape, type, targets, mean, deviation, missing values.
+    """Describe prepared data, for `data.stats`.
 
-    Means and deviations are those of the inputs as trained on, over all their values; samples of any structure, and
-    texts, have none.
+    Args:
+        prepared: The data.
+
+    Returns:
+        `task`, `classes`, `input_shape`, `dtype`, `fingerprint`, and for each split in `splits` the `count` of samples,
+        `classes` (counts) or `targets` (lowest and highest), and `mean`, `std` and number of `missing` values of the
+        inputs as trained on; NaN for samples of any structure and for texts.
     """
     by = prepared.preparation
+    if isinstance(prepared.inputs, Streams):
+        nothing = {"mean": math.nan, "std": math.nan, "missing": 0}
+        parts = prepared.inputs.parts.items()
+        splits = {SPLITS[code]: {"count": part.length or 0, **nothing} for code, part in parts}
+    else:
+        splits = {name: _describe_split(prepared, index) for name, index in prepared.indices.items()}
     return {
         "task": by.task,
         "classes": list(by.classes),
         "input_shape": list(by.input_shape),
         "dtype": by.dtype,
         "fingerprint": prepared.fingerprint,
-        "splits": {name: _describe_split(prepared, index) for name, index in prepared.indices.items()}
-        if not isinstance(prepared.inputs, Streams)
-        else {SPLITS[code]: _described(part.length or 0) for code, part in prepared.inputs.parts.items()},
+        "splits": splits,
     }
 
 
-def _described(count: int) -> dict[str, Any]:
-    return {"count": count, "mean": math.nan, "std": math.nan, "missing": 0}
-
-
 def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
-    missing, count, total, squares = 0, 0, 0.0, 0.0
-    has_moments = prepared.preparation.task != "custom" and not isinstance(prepared.inputs, Sequences)
-    read = index if has_moments else index[:0]
-    for part in np.array_split(read, max(1, math.ceil(len(read) / 256))):
-        values = prepared.values(part) if len(part) else np.zeros(0)
-        good = values[np.isfinite(values)].astype(np.float64)
-        missing += values.size - good.size
-        count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
-    mean = total / count if count else math.nan
-    std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
-    row: dict[str, Any] = {"count": len(index), "mean": mean, "std": std, "missing": missing}
+    row = {"count": len(index), **_describe_inputs(prepared, index)}
     targets, by = prepared.targets[index], prepared.preparation
     if by.task in ("classification", "segmentation", "custom"):
         if by.classes and prepared.has_targets:
@@ -61,3 +70,87 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
             targets = targets * by.target_std + by.target_mean
         row["targets"] = [float(targets.min()), float(targets.max())]
     return row
+
+
+def _describe_inputs(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
+    missing, count, total, squares = 0, 0, 0.0, 0.0
+    has_moments = prepared.preparation.task != "custom" and not isinstance(prepared.inputs, Sequences)
+    for part in np.array_split(index, math.ceil(len(index) / 256)) if has_moments and len(index) else ():
+        values = prepared.values(part)
+        good = values[np.isfinite(values)].astype(np.float64)
+        missing += values.size - good.size
+        count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
+    mean = total / count if count else math.nan
+    std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
+    return {"mean": mean, "std": std, "missing": missing}
+
+
+def survey(name: str, path: str) -> list[list[Any]] | None:
+    """Describe a file, or the files in a folder, without preparing the data.
+
+    Args:
+        name: The kind of data, such as `csv`.
+        path: The file or folder.
+
+    Returns:
+        Rows of a table, the first one its header: for the columns of a csv, the arrays of npz and idx files, or the
+        folders of images. None for other kinds.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
+    where = Path(path).expanduser()
+    if name == "csv":
+        frame = typed(read_cells(where))
+        return [_HEADER, *(_of_column(frame[column]) for column in frame.columns)]
+    if name == "npz":
+        return [_HEADER, *(_of_array(key, array) for key, array in load_arrays(where).items())]
+    if name == "idx":
+        folder = where if where.is_dir() else where.parent
+        return [_HEADER, *(_of_array(file.name, read_idx_array(file)) for file in sorted(folder.glob("*-idx?-ubyte*")))]
+    if name == "image_folder" and where.is_dir():
+        return [["folder", "images", "sizes"], *_of_folders(where)]
+    return None
+
+
+def _of_column(column: pandas.Series) -> list[Any]:
+    kind = {"b": "bools", "i": "integers", "u": "integers", "f": "numbers"}.get(column.dtype.kind, "text")
+    present = column.dropna()
+    if kind == "text":
+        common = present.astype(str).value_counts()
+        shown = ", ".join(map(str, common.index[:3])) + (", ..." if len(common) > 3 else "")
+    else:
+        shown = _range(present.to_numpy())
+    return [column.name, kind, len(present), len(column) - len(present), int(present.nunique()), shown]
+
+
+def _of_array(name: str, array: np.ndarray) -> list[Any]:
+    is_number = array.dtype.kind in "biuf"
+    missing = int(array.size - np.isfinite(array).sum()) if is_number else 0
+    distinct = len(np.unique(array)) if array.size <= _MAX_COUNTED and array.dtype.kind != "O" else ""
+    shape = "x".join(map(str, array.shape))
+    return [name, f"{array.dtype} {shape}", array.size, missing, distinct, _range(array) if is_number else ""]
+
+
+def _range(values: np.ndarray) -> str:
+    if values.dtype.kind == "b":
+        values = values.astype(int)
+    values = values[np.isfinite(values)]
+    return f"{values.min():.6g} to {values.max():.6g}" if values.size else "none"
+
+
+def _of_folders(top: Path) -> Iterator[list[Any]]:
+    image = require("PIL.Image", "images", "data.name=image_folder")
+    by_folder: dict[str, list[Path]] = {}
+    for file in image_files(top):
+        by_folder.setdefault(file.parent.relative_to(top).as_posix(), []).append(file)
+    for folder, files in by_folder.items():
+        sizes: Counter[str] = Counter()
+        for file in files:
+            try:
+                with image.open(file) as opened:
+                    sizes["x".join(map(str, opened.size))] += 1
+            except (OSError, image.DecompressionBombError):
+                sizes["unreadable"] += 1
+        shown = ", ".join(f"{size} ({count})" for size, count in sizes.most_common(3))
+        yield [folder, len(files), shown + (", ..." if len(sizes) > 3 else "")]

@@ -1,7 +1,7 @@
-"""Batches of one split, in memory: the order of an epoch, and slices of tensors.
+"""Batches of one split: the order of an epoch, and slices of tensors in memory.
 
-The order of the samples, and every augmentation, depends on (seed, epoch) alone: not on the number of workers, not on
-what was drawn before.
+The order of the samples and every augmentation depend on (seed, epoch) alone, not on the number of workers or on
+earlier draws.
 """
 
 from __future__ import annotations
@@ -15,34 +15,37 @@ from torch import Tensor
 
 from ingredients.config.seed import stream_seed
 from ingredients.datasets.augmentation import augment
-from ingredients.datasets.normalizing import Finish
+from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.sampling import Order, shuffled
 from ingredients.datasets.structure import map_tensors, num_samples, sent
 from ingredients.ranks.group import ALONE, Ranks
 
-__all__ = ["Batches", "StructureBatches", "TensorBatches"]
+__all__ = ["Batches", "Finish", "StructureBatches", "TensorBatches", "finisher"]
+
+# Makes a batch on the device ready for a model.
+Finish = Callable[[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]
 
 
 class Batches:
     """Batches of one split; `epoch(n)` yields those of epoch n on the device.
 
-    A batch is a pair (inputs, targets), or has the structure of the samples where those are of any structure.
+    A batch is a pair (inputs, targets), or has the structure of samples of any structure.
 
     Args:
         num_samples: Samples in the split.
         batch_size: Samples in a batch; the last one may hold fewer.
-        seed: Seed of the streams `shuffle` and `augment`.
-        shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether a last batch with fewer samples is left out.
+        seed: Seed of the streams `shuffle`, `augment` and `transform`.
+        shuffle: Whether to shuffle each epoch.
+        drop_last: Whether to leave out a smaller last batch.
         augmentation: Arguments of `augmentation.augment`, or None.
-        transform: Makes another batch of a batch, drawing from a generator that is seeded for it; or None.
-        order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
-        epoch_samples: Samples of an epoch, where `order` has another number of them.
-        ranks: The processes that share each batch; the batches here are this one's shares of them.
-        least: Samples that a last batch must have, or it is left out: in training one for each rank.
+        transform: Transforms a batch with a generator that is seeded for it; or None.
+        order: Returns the positions of an epoch; by default all, shuffled if `shuffle`.
+        epoch_samples: Samples in an epoch, if not `num_samples`.
+        ranks: The processes that share each batch; this one yields its own shares.
+        least: Minimum size of the last batch, otherwise left out: in training one sample per rank.
 
     Attributes:
-        is_read: Whether batches are read as they are asked for, so that a training may wait for them.
+        is_read: Whether batches are read when asked for, so that training may wait for them.
     """
 
     is_read = False
@@ -85,7 +88,7 @@ class Batches:
         return min(self.batch_size, self.epoch_samples - (len(self) - 1) * self.batch_size)
 
     def order(self, epoch: int) -> Tensor:
-        """Return the positions (epoch_samples,) in the split, in the order of epoch `epoch`."""
+        """Return the positions (epoch_samples,) in the split in the order of epoch `epoch`, int64."""
         if self._order is not None:
             return self._order(epoch)
         if not self.shuffle:
@@ -93,14 +96,19 @@ class Batches:
         return shuffled(self.num_samples, self.epoch_samples, self.seed, epoch)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
-        """Yield batches `start` and on of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
+        """Yield the batches of an epoch: inputs (B, *shape) and targets (B,) or (B, outputs), or another structure.
+
+        Args:
+            epoch: Number of the epoch, which seeds its order and draws.
+            start: Number of the first batch; a resumed run skips those before.
+        """
         batches = self._batches(epoch, start)
         if self.augmentation is not None:
             batches = self._augmented(batches, epoch, start, self.augmentation)
         return batches if self.transform is None else self._transformed(batches, epoch, start, self.transform)
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
-        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
+        """Return the inputs (n, *shape) at positions in the split, on the CPU and without augmentation."""
         raise NotImplementedError
 
     def _augmented(
@@ -123,23 +131,23 @@ class Batches:
         raise NotImplementedError
 
     def _chosen(self, epoch: int, first: int, stop: int, device: torch.device | None = None) -> Sequence[Tensor]:
-        """Return the positions of each batch's samples, from the position `first` of an epoch to `stop`."""
+        """Return the positions of each batch of an epoch, from its position `first` to `stop`, shared among ranks."""
         order = self.order(epoch)
-        found = (order if device is None else order.to(device))[first:stop].split(self.batch_size)
+        batches = (order if device is None else order.to(device))[first:stop].split(self.batch_size)
         if self.ranks.size == 1:
-            return found
-        return [mine for mine in map(self.ranks.share, found) if len(mine)]
+            return batches
+        return [share for share in map(self.ranks.share, batches) if len(share)]
 
 
 class TensorBatches(Batches):
-    """Batches cut from tensors that are on the device already.
+    """Batches sliced from tensors on the device.
 
     Args:
         inputs: (N, *shape).
         targets: (N,) or (N, outputs).
         batch_size: Samples in a batch.
-        finish: What makes a batch ready for a model, such as floats of bytes; None if it is.
-        **options: Those of `Batches`.
+        finish: Makes a batch ready for a model, such as floats of bytes; None if it is ready.
+        **options: Options of `Batches`.
     """
 
     def __init__(
@@ -151,7 +159,6 @@ class TensorBatches(Batches):
         self.finish = finish
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
-        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
         chosen = torch.tensor(places, dtype=torch.long, device=self.inputs.device)
         batch = self.inputs[chosen], self.targets[chosen]
         return (batch if self.finish is None else self.finish(batch))[0].cpu()
@@ -168,19 +175,25 @@ class TensorBatches(Batches):
             for place in range(first, stop, size):
                 rows = slice(place, min(place + size, stop, self.num_samples))
                 if self.ranks.size > 1:
-                    mine = self.ranks.share(range(rows.start, rows.stop))
-                    if not mine:
+                    share = self.ranks.share(range(rows.start, rows.stop))
+                    if not share:
                         continue
-                    rows = slice(mine.start, mine.stop)
+                    rows = slice(share.start, share.stop)
                 yield self.inputs[rows], self.targets[rows]
             return
         for chosen in self._chosen(epoch, first, stop, self.inputs.device):
-            # The same as indexing with a tensor, 2 us cheaper a batch (measured).
+            # Like indexing with a tensor, but 2 us faster per batch (measured).
             yield self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
 
 
 class StructureBatches(Batches):
-    """Batches cut from a structure of tensors that are on the device already, such as a dict of several inputs."""
+    """Batches sliced from a structure of tensors on the device, such as a dict of several inputs.
+
+    Args:
+        samples: The structure; every tensor has one row per sample.
+        batch_size: Samples in a batch.
+        **options: Options of `Batches`.
+    """
 
     def __init__(self, samples: Any, batch_size: int, **options: Any) -> None:
         super().__init__(num_samples(samples), batch_size, **options)
@@ -194,3 +207,32 @@ class StructureBatches(Batches):
 
 def _rows(chosen: Tensor, part: Tensor) -> Tensor:
     return part.index_select(0, sent(chosen, part.device))
+
+
+def finisher(by: Preparation, inputs: torch.dtype, targets: torch.dtype, device: torch.device) -> Finish | None:
+    """Return a function that makes batches on the device ready for a model; None if they are ready.
+
+    Bytes become normalised float32, those of images after scaling to 0 to 1; int16 labels become int64. The operations
+    are those of `preparation`, in the same order, so the results have the same bits.
+
+    Args:
+        by: Preparation of the data.
+        inputs: Type of the inputs.
+        targets: Type of the targets.
+        device: Device of the batches.
+    """
+    is_bytes, is_short = inputs == torch.uint8, targets == torch.int16
+    if not is_bytes and not is_short:
+        return None
+    mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
+    is_image = len(by.input_shape) == 3
+
+    def finish(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        values, labels = batch
+        if is_bytes:
+            values = values.to(torch.float32)
+            values = values.div_(255) if is_image else values
+            values = values if mean is None or std is None else values.sub_(mean).div_(std)
+        return values, labels.long() if is_short else labels
+
+    return finish

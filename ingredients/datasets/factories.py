@@ -12,12 +12,20 @@ import numpy as np
 from ingredients.config.construct import build, require
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
-from ingredients.datasets.items import Joined
+from ingredients.datasets.items import joined
 from ingredients.datasets.samples import Source, as_samples, from_arrays
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
 from ingredients.datasets.streams import is_stream, streams_of
-from ingredients.datasets.structured import ArrayStructure, array_structure, is_dataset, structured_source, weights_of
-from ingredients.datasets.whole_numbers import EXACT, check_whole, tell_merged
+from ingredients.datasets.structured import (
+    ArrayStructure,
+    array_structure,
+    is_dataset,
+    part_of,
+    structured_source,
+    weights_of,
+)
+from ingredients.datasets.whole_numbers import EXACT, check_whole, warn_of_merged
 from ingredients.errors import DataError
 
 __all__ = ["Items", "from_factory", "from_torchvision"]
@@ -25,48 +33,50 @@ __all__ = ["Items", "from_factory", "from_torchvision"]
 Collate = Callable[[list], Any]
 
 
-def from_torchvision(
-    name: str, path: str | None, options: Mapping[str, Any], dtype: str = "float32", **how: Any
-) -> Source:
-    """Return the data of a class of `torchvision.datasets`, its training and its test part.
+def from_torchvision(name: str, settings: SourceSettings) -> Source:
+    """Return a data set of torchvision, its training and its test part.
 
     Args:
-        name: The class.
-        path: The folder that it reads; by default `my_data`.
-        options: Further arguments of the class.
-        dtype: What inputs become: `float32`, or `int64` for whole numbers.
-        **how: Further arguments of `from_factory`.
+        name: A class of `torchvision.datasets`.
+        settings: `path` is the folder that the class reads, by default `my_data`; `options` are its other arguments.
 
     Raises:
-        DataError: If there is no such class, or it cannot be built.
+        DataError: If there is no such class, or it rejects its arguments.
     """
-    datasets = require("torchvision.datasets", "torchvision", f"data.name=torchvision:{name}")
+    where = f"data.name=torchvision:{name}"
+    datasets = require("torchvision.datasets", "torchvision", where)
     if not hasattr(datasets, name):
         near = nearest(name, list(datasets.__all__))
         hint = f"; did you mean torchvision:{near}?" if near else ""
         raise DataError(f"data.name: torchvision has no data set {name!r}{hint}")
-    cls, root = getattr(datasets, name), path or "my_data"
-    both = [build(cls, options, "data.options", DataError, root=root, train=train) for train in (True, False)]
-    is_plain = how.get("collate") is None and how.get("task") != "custom"
-    if is_plain and all(hasattr(part, "data") and hasattr(part, "targets") for part in both):
+    cls, root = getattr(datasets, name), settings.path or "my_data"
+    train, test = (
+        build(cls, settings.options, "data.options", DataError, root=root, train=train) for train in (True, False)
+    )
+    is_plain = settings.collate is None and settings.task != "custom"
+    if is_plain and all(hasattr(part, "data") and hasattr(part, "targets") for part in (train, test)):
         parts = [
-            (code, np.asarray(part.data), np.asarray(part.targets))
-            for code, part in zip((TRAIN, TEST), both, strict=True)
+            (code, np.asarray(part.data), np.asarray(part.targets)) for code, part in ((TRAIN, train), (TEST, test))
         ]
-        source = from_arrays(parts, f"data.name=torchvision:{name}", dtype)
-        classes = tuple(getattr(both[0], "classes", ())) or None
-        return dataclasses.replace(source, classes=classes)
-    return from_factory({"train": both[0], "test": both[1]}, f"data.name=torchvision:{name}", dtype, **how)
+        source = from_arrays(parts, where, settings.dtype)
+        return dataclasses.replace(source, classes=tuple(getattr(train, "classes", ())) or None)
+    return from_factory({"train": train, "test": test}, where, **settings.for_items)
 
 
 class Items:
-    """A user's map-style dataset with items as (array of `dtype`, target)."""
+    """A user's map-style dataset with items converted to (array of `dtype`, target).
+
+    Args:
+        dataset: The dataset, of pairs (input, target).
+        where: The setting that names it, for messages.
+        dtype: Type of the inputs: `float32`, or `int64` for integers.
+    """
 
     def __init__(self, dataset: Any, where: str, dtype: str = "float32") -> None:
         self.dataset = dataset
         self.where = where
         self.dtype = dtype
-        # Integers that float32 may merge, while all items are read once.
+        # Integers beyond float32's precision, collected while all items are read once.
         self.large: set[int] | None = None
 
     def __len__(self) -> int:
@@ -98,22 +108,22 @@ def from_factory(
     collate: Collate | None = None,
     weights: str | None = None,
 ) -> Source:
-    """Return what a factory made as a source.
+    """Return the result of a factory as a source.
 
-    Arrays and datasets of pairs (numbers, target) become inputs and targets. All else stays as it is, as samples of any
-    structure, and so do those where a collate function is given, or the task is `custom`.
+    Arrays, and datasets of pairs (numbers, target), become inputs and targets. Everything else becomes samples of any
+    structure, and so do these if there is a collate function or the task is `custom`.
 
     Args:
-        made: Arrays, datasets, or a dict of either for train, val and test.
+        made: Arrays, datasets or streams, or a dict of these for train, val and test.
         where: The setting that names the factory, for messages.
-        dtype: What inputs become: `float32`, or `int64` for whole numbers.
-        task: As in the config of the data ingredient.
-        target: The key of the label in samples that are dicts.
-        collate: What makes a batch of samples, if it is given.
-        weights: The key of the weight in samples that are dicts, or an attribute of a dataset with all of them.
+        dtype: Type of the inputs: `float32`, or `int64` for integers.
+        task: `data.task`.
+        target: Key of the label in samples that are dicts.
+        collate: Function that makes a batch of samples.
+        weights: Key of the weight in samples that are dicts, or an attribute of the dataset with all weights.
 
     Raises:
-        DataError: If it is none of these.
+        DataError: If the result is none of these.
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made
@@ -127,25 +137,17 @@ def from_factory(
     if not keeps_structure and all(_is_pair_of_arrays(part) for part in parts.values()):
         return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
     datasets = {code: _dataset(part, where) for code, part in parts.items()}
-    if not keeps_structure and all(map(_has_ordinary_items, datasets.values())):
-        source = _from_dataset(Items(_joined(list(datasets.values())), where, dtype), next(iter(datasets.values())))
-        sizes = [len(dataset) for dataset in datasets.values()]
-        part = None if None in datasets else np.repeat(np.array(list(datasets), np.int8), sizes)
-        weighed, shards = (weights_of(list(datasets.values()), name) for name in (weights, "shards"))
-        return dataclasses.replace(source, part=part, weights=weighed, shards=shards)
+    if not keeps_structure and all(map(_has_plain_items, datasets.values())):
+        return _from_datasets(datasets, where, dtype, weights)
     return structured_source(datasets, where, target, collate, weights)
 
 
-def _joined(datasets: list[Any]) -> Any:
-    return datasets[0] if len(datasets) == 1 else Joined(datasets)
-
-
 def _parts(made: Any, where: str) -> dict[int | None, Any]:
-    """Return what a factory made by the code of its part; None stands for a whole that the lab splits."""
-    if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_holds_others, made.values()))):
+    """Return the result of a factory by the code of its part; None stands for a whole that the lab splits."""
+    if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_is_container, made.values()))):
         unknown = sorted(set(made) - set(PARTS))
         if unknown or "train" not in made:
-            raise DataError(f"{where}: got parts {sorted(made)}, expected train and, if there are any, val and test")
+            raise DataError(f"{where}: got parts {sorted(made)}, expected train and, optionally, val and test")
         return {PARTS[word]: part for word, part in made.items()}
     is_tuple = isinstance(made, tuple) and 2 <= len(made) <= 3
     if is_tuple and all(is_dataset(part) and not isinstance(part, list) for part in made):
@@ -153,34 +155,34 @@ def _parts(made: Any, where: str) -> dict[int | None, Any]:
     return {None: made}
 
 
-def _is_pair_of_arrays(part: Any) -> bool:
-    """Tell whether a part is (inputs, targets), each one array."""
-    return isinstance(part, tuple | list) and len(part) == 2 and not any(map(_is_structure, part))
-
-
-def _is_structure(one: Any) -> bool:
-    return isinstance(one, Mapping) or (isinstance(one, tuple) and array_structure(one, "") is not None)
-
-
-def _holds_others(value: Any) -> bool:
+def _is_container(value: Any) -> bool:
     return isinstance(value, Mapping | tuple | list) or is_dataset(value) or is_stream(value)
 
 
+def _is_pair_of_arrays(part: Any) -> bool:
+    """Return whether a part is (inputs, targets), each a single array."""
+    return isinstance(part, tuple | list) and len(part) == 2 and not any(map(_is_structure, part))
+
+
+def _is_structure(item: Any) -> bool:
+    return isinstance(item, Mapping) or (isinstance(item, tuple) and array_structure(item, "") is not None)
+
+
 def _dataset(part: Any, where: str) -> Any:
-    """Return samples that are read one by one, or the arrays that hold them."""
+    """Return a dataset, or the arrays that hold the samples."""
     if is_dataset(part):
         return part
     arrays = array_structure(part, where)
     if arrays is None:
         raise DataError(
             f"{where}: got a {type(part).__name__}, expected a pair (inputs, targets), a dict or tuple of arrays, a "
-            "dataset with len() and [index], or a dict of such for train, val, test"
+            "dataset with len() and [index], or a dict of these for train, val, test"
         )
     return arrays
 
 
-def _has_ordinary_items(dataset: Any) -> bool:
-    """Tell whether the items of a dataset are pairs (numbers, target), by the first of them."""
+def _has_plain_items(dataset: Any) -> bool:
+    """Return whether the items of a dataset are pairs (numbers, target), judged by the first."""
     if isinstance(dataset, ArrayStructure):
         return False
     if not len(dataset):
@@ -201,16 +203,18 @@ def _pair(pair: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
         return np.asarray(pair[0]), np.asarray(pair[1])
     except ValueError as error:
         raise DataError(
-            f"{where}: got rows of different lengths, expected arrays; return a dataset, and join by data.collate=pad"
+            f"{where}: got rows of different lengths, expected arrays; return a dataset, and pad with data.collate=pad"
         ) from error
 
 
-def _from_dataset(items: Items, dataset: Any) -> Source:
-    """Read every item once, for the targets, the missing values and the digest of the content."""
+def _from_datasets(datasets: Mapping[int | None, Any], where: str, dtype: str, weights: str | None) -> Source:
+    """Return datasets of pairs as a source; reads every item once for targets, missing values and the digest."""
+    parts = list(datasets.values())
+    items = Items(joined(parts), where, dtype)
     total, targets, missing = hashlib.sha256(), [], []
     shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     items.large = set()
-    # Items may be drawn at random; the digest is to be that of the same draws each time.
+    # Items may draw random numbers; the same seed gives the same digest each time.
     with global_stream(0, "fingerprint"):
         for index in range(len(items)):
             values, target = items[index]
@@ -221,10 +225,18 @@ def _from_dataset(items: Items, dataset: Any) -> Source:
     if len(shapes) > 1:
         (one, first), (other, second) = list(shapes.items())[:2]
         raise DataError(
-            f"{items.where}: the items {first} and {second} have (inputs, targets) of shapes {one} and {other}, "
-            "expected one shape of each; pad sequences with data.collate=pad, or keep lists with data.collate=list"
+            f"{where}: the items {first} and {second} have (inputs, targets) of shapes {one} and {other}, expected the "
+            "same shapes; pad sequences with data.collate=pad, or keep lists with data.collate=list"
         )
-    tell_merged(np.array([EXACT, *items.large]), items.where)
+    warn_of_merged(np.array([EXACT, *items.large]), where)
     items.large = None
-    classes = tuple(map(str, getattr(dataset, "classes", ()))) or None
-    return Source(items, np.array(targets), classes, digest=total.hexdigest(), missing=np.array(missing, np.int64))
+    return Source(
+        items,
+        np.array(targets),
+        tuple(map(str, getattr(parts[0], "classes", ()))) or None,
+        part=part_of(datasets),
+        digest=total.hexdigest(),
+        missing=np.array(missing, np.int64),
+        weights=weights_of(parts, weights),
+        shards=weights_of(parts, "shards"),
+    )

@@ -1,4 +1,4 @@
-"""Data in files: npz, idx, folders of images."""
+"""Arrays in files: npz and idx."""
 
 from __future__ import annotations
 
@@ -10,73 +10,83 @@ from pathlib import Path
 
 import numpy as np
 
-from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source, from_arrays
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN
 from ingredients.errors import DataError
 
-__all__ = ["load_arrays", "read_idx", "read_idx_array", "read_image_folder", "read_npz"]
+__all__ = ["load_arrays", "read_idx", "read_idx_array", "read_npz"]
 
-
-# What arrays of inputs and targets are called.
+# A part of the data: its code, inputs, targets.
+_Part = tuple[int | None, np.ndarray, np.ndarray | None]
+# Names of the arrays of inputs and targets, in order of preference.
 _ARRAYS = (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("images", "labels"))
 
 
-def read_npz(path: Path, *, needs_targets: bool = True, dtype: str = "float32", weights: str | None = None) -> Source:
-    """Read arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others that are called alike.
+def read_npz(path: Path, settings: SourceSettings) -> Source:
+    """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
 
     Args:
         path: The file.
-        needs_targets: Whether there have to be targets; else `x`, or `x_test`, may stand alone.
-        dtype: `float32`, or `int64` for whole numbers.
-        weights: Name of an array (samples,) of weights; with parts, that of the training part.
+        settings: `weights` names an array of sampling weights (samples,), of the training part if there are parts.
+            Without `needs_targets`, `x` or `x_test` may stand alone.
+
+    Returns:
+        A source in memory, split already if the arrays are.
 
     Raises:
-        DataError: If the file cannot be read, or has no such arrays.
+        DataError: If the file cannot be read, lacks such arrays, or the weights do not fit.
     """
     arrays = load_arrays(path)
-    source = _source_of(arrays, path, needs_targets=needs_targets, dtype=dtype)
-    given = arrays.get(str(weights))
-    if given is None:
+    source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
+    weights = arrays.get(str(settings.weights))
+    if weights is None:
         return source
     is_train = np.ones(source.num_samples, bool) if source.part is None else source.part == TRAIN
-    if given.shape != (is_train.sum(),) or given.dtype.kind not in "biuf":
+    if weights.shape != (is_train.sum(),) or weights.dtype.kind not in "biuf":
         raise DataError(
-            f"data.weights={weights}: got an array of shape {given.shape} and type {given.dtype}, expected "
-            f"{is_train.sum()} numbers, one per sample"
+            f"data.weights={settings.weights}: got an array of shape {weights.shape} and type {weights.dtype}, "
+            f"expected {is_train.sum()} numbers, one per sample"
         )
-    weighed = np.zeros(source.num_samples)
-    weighed[is_train] = given
-    return dataclasses.replace(source, weights=weighed)
+    whole = np.zeros(source.num_samples)
+    whole[is_train] = weights
+    return dataclasses.replace(source, weights=whole)
 
 
 def _source_of(arrays: dict[str, np.ndarray], path: Path, *, needs_targets: bool, dtype: str) -> Source:
-    for inputs, targets in _ARRAYS:
-        if inputs in arrays and targets in arrays:
-            return from_arrays([(None, arrays[inputs], arrays[targets])], f"data.path: {path}", dtype)
-        if not needs_targets and f"{inputs}_test" in arrays and f"{targets}_test" not in arrays:
-            return from_arrays([(TEST, arrays[f"{inputs}_test"], None)], f"data.path: {path}", dtype)
-        parts = [
-            (part, arrays[f"{inputs}_{word}"], arrays[f"{targets}_{word}"])
-            for word, part in PARTS.items()
-            if f"{inputs}_{word}" in arrays and f"{targets}_{word}" in arrays
-        ]
-        if parts:
-            return from_arrays(parts, f"data.path: {path}", dtype)
-    alone = next((arrays[inputs] for inputs, _ in _ARRAYS if inputs in arrays), None)
-    if alone is not None and not needs_targets:
-        return from_arrays([(None, alone, None)], f"data.path: {path}", dtype)
+    candidates = (_parts_of(arrays, *names, needs_targets=needs_targets) for names in _ARRAYS)
+    parts: list[_Part] = next(filter(None, candidates), [])
+    if not parts and not needs_targets:
+        parts += [(None, arrays[inputs], None) for inputs, _ in _ARRAYS if inputs in arrays][:1]
+    if parts:
+        return from_arrays(parts, f"data.path: {path}", dtype)
     raise DataError(
         f"data.path: {path} holds {', '.join(arrays) or 'no arrays'}; "
         + ("expected x and y, or x_train, y_train, x_test, y_test" if needs_targets else "expected x, or x_test")
     )
 
 
+def _parts_of(arrays: dict[str, np.ndarray], inputs: str, targets: str, *, needs_targets: bool) -> list[_Part]:
+    """Return the (part, inputs, targets) triples of arrays that are called like a pair of names."""
+    if inputs in arrays and targets in arrays:
+        return [(None, arrays[inputs], arrays[targets])]
+    if not needs_targets and f"{inputs}_test" in arrays and f"{targets}_test" not in arrays:
+        return [(TEST, arrays[f"{inputs}_test"], None)]
+    return [
+        (part, arrays[f"{inputs}_{word}"], arrays[f"{targets}_{word}"])
+        for word, part in PARTS.items()
+        if f"{inputs}_{word}" in arrays and f"{targets}_{word}" in arrays
+    ]
+
+
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by their names; none of them runs code.
+    """Return the arrays of an npz file by name; nothing in the file is executed.
+
+    Args:
+        path: The file.
 
     Raises:
-        DataError: If the file cannot be read.
+        DataError: If the file cannot be read, or holds pickled objects.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -85,8 +95,19 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"data.path: {path} cannot be read as .npz: {error}") from error
 
 
-def read_idx(path: Path, *, needs_targets: bool = True, dtype: str = "float32") -> Source:
-    """Read images and labels in MNIST's format: http://yann.lecun.com/exdb/mnist (format of the IDX files)."""
+def read_idx(path: Path, settings: SourceSettings) -> Source:
+    """Read images and labels in MNIST's format: http://yann.lecun.com/exdb/mnist (format of the IDX files).
+
+    Args:
+        path: A folder with files such as `train-images-idx3-ubyte`, gzipped or not, or one of its files.
+        settings: Type of the inputs, and whether labels are required.
+
+    Returns:
+        A source in memory, with images (samples, 1, height, width), split already if the file names say so.
+
+    Raises:
+        DataError: If there are no such files, one is damaged, or labels are missing.
+    """
     folder = path if path.is_dir() else path.parent
     parts = []
     for images in sorted(folder.glob("*images*idx3*")):
@@ -96,7 +117,7 @@ def read_idx(path: Path, *, needs_targets: bool = True, dtype: str = "float32") 
         labels = folder / images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
         if not labels.exists():
             labels = labels.with_name(f"{labels.name}.gz")
-        if not labels.exists() and needs_targets:
+        if not labels.exists() and settings.needs_targets:
             plain = labels.name.removesuffix(".gz")
             raise DataError(f"data.path: {images} has no labels beside it; expected {plain}, gzipped or not")
         parts.append((part, read_idx_array(images), read_idx_array(labels) if labels.exists() else None))
@@ -104,49 +125,30 @@ def read_idx(path: Path, *, needs_targets: bool = True, dtype: str = "float32") 
         raise DataError(
             f"data.path: {folder} has no files like train-images-idx3-ubyte(.gz), which data.name=idx reads"
         )
-    return from_arrays(parts, f"data.path: {folder}", dtype)
+    return from_arrays(parts, f"data.path: {folder}", settings.dtype)
 
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx_array(path: Path) -> np.ndarray:
-    """Return the array of one IDX file, gzipped or not.
+    """Return the array of one IDX file.
+
+    Args:
+        path: The file, gzipped if it ends in `.gz`.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If the file cannot be read, is not in the IDX format, or has another size than its header says.
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"data.path: {path} cannot be read: {error}; fetch it again") from error
+        raise DataError(f"data.path: {path} cannot be read: {error}; download it again") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
-        raise DataError(
-            f"data.path: {path} is not in the IDX format; expected it to begin with two zero bytes and a type"
-        )
+        raise DataError(f"data.path: {path} is not in the IDX format; expected two zero bytes and a type at its start")
     kind, ndim = np.dtype(_IDX_TYPES[raw[2]]), raw[3]
     shape = np.frombuffer(raw, ">u4", ndim, 4) if len(raw) >= 4 + 4 * ndim else np.zeros(0, ">u4")
     expected = 4 + 4 * ndim + math.prod(int(size) for size in shape) * kind.itemsize
     if len(shape) < ndim or len(raw) != expected:
-        raise DataError(f"data.path: {path} has {len(raw)} bytes, expected {expected} by its header; fetch it again")
+        raise DataError(f"data.path: {path} has {len(raw)} bytes, expected {expected} by its header; download it again")
     return np.frombuffer(raw, kind, offset=4 + 4 * ndim).reshape([int(size) for size in shape])
-
-
-def read_image_folder(
-    path: Path, image_size: int | None = None, trained: Preparation | None = None, *, needs_targets: bool = True
-) -> Source:
-    """Read a folder with one folder of images per class; see `ImageFolder`."""
-    if not path.is_dir():
-        raise DataError(f"data.path: {path} is a file, expected a folder with one folder of images per class")
-    from ingredients.datasets.image_folder import ImageFolder
-
-    size = trained.image_size if image_size is None and trained is not None else image_size
-    images = ImageFolder(
-        path,
-        size,
-        PARTS,
-        channels=trained.input_shape[0] if trained is not None and len(trained.input_shape) == 3 else None,
-        known_classes=None if trained is None or needs_targets else trained.classes,
-    )
-    digest = images.digest()
-    return Source(images, images.targets, images.classes, images.part, digest=digest, names=images.names)

@@ -1,4 +1,4 @@
-"""`Preparation`: what inputs and targets of a model are made by; a checkpoint keeps it with the weights."""
+"""`Preparation`: how data are prepared for a model, fitted on its training part and kept in its checkpoints."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ __all__ = ["Preparation"]
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What data were prepared by before a model was trained on them. Other data are to be prepared alike.
+    """How the training data of a model were prepared; other data for the model must be prepared the same way.
 
     Attributes:
-        task: classification, regression or multilabel.
+        task: classification, regression, multilabel, segmentation or custom.
         input_shape: Shape of one input.
         classes: Names of the classes; empty for regression.
         class_counts: Training samples of each class or label; empty for regression.
-        features: Names of the inputs' columns, if they have any.
-        target_names: Names of the targets' columns, if they have any.
-        mean, std: What inputs are normalised by, float32, shaped to broadcast with one input; None for no normalising.
+        features: Names of the input columns, if any.
+        target_names: Names of the target columns, if any.
+        mean, std: Mean and deviation of the inputs, float32, shaped to broadcast with one input; None if inputs are not
+            normalised.
         target_mean, target_std: The same for regression targets, float32 (outputs,).
         num_targets: Number of classes, labels, or target values.
-        image_size: Height and width that images of a folder were resized to; None if they were not.
-        split: Which samples it was fitted on.
-        dtype: Type of inputs: float32, or int64 for whole numbers, which are not normalised.
-        table: The columns of a table that inputs are made of, if they come from one.
-        vocabulary: The words of the training part that texts are encoded by, if inputs are texts.
+        image_size: Height and width that images of a folder were resized to, pixels; None keeps their size.
+        split: The split whose training part it was fitted on.
+        dtype: Type of the inputs: float32, or int64 for integers, which are not normalised.
+        table: Encoding of the columns of a table.
+        vocabulary: Codes of the words of texts.
     """
 
     task: str
@@ -55,7 +56,7 @@ class Preparation:
     vocabulary: Vocabulary | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return it as tensors and plain values, which a checkpoint may hold."""
+        """Return the fields as tensors and plain values, for a checkpoint."""
         import torch
 
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -69,7 +70,10 @@ class Preparation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preparation:
-        """Return what `state_dict` was made of; entries of a later version are left out.
+        """Return the preparation that `state_dict` described.
+
+        Args:
+            state: The result of `state_dict`, also of another version of the lab; unknown entries are ignored.
 
         Raises:
             TypeError: If an entry is missing.
@@ -86,40 +90,44 @@ class Preparation:
         return cls(**entries | arrays | parts)
 
     def column_order(self, columns: Sequence[str], where: str, *, of_table: bool = False) -> list[int]:
-        """Return the places of our features among `columns`.
+        """Return the positions of the model's features among the columns of other inputs.
 
         Args:
-            columns: Names of the columns of other inputs.
-            where: The setting that names those, for the message.
-            of_table: Whether they are those of a table, whose categories are not encoded yet.
+            columns: Names of the columns of the other inputs.
+            where: The setting that names those inputs, for the message.
+            of_table: Whether they are columns of a table whose categories are not encoded yet.
 
         Raises:
-            DataError: If columns are missing, or there are others.
+            DataError: If columns are missing or unknown.
         """
-        ours = self.table.columns if of_table and self.table is not None else self.features or ()
-        missing = [name for name in ours if name not in columns]
-        extra = [name for name in columns if name not in ours]
+        known = self.table.columns if of_table and self.table is not None else self.features or ()
+        missing = [name for name in known if name not in columns]
+        extra = [name for name in columns if name not in known]
         if missing or extra:
             faults = [
-                f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("not known:", extra)) if names
+                f"{fault} {_listed(names)}" for fault, names in (("missing:", missing), ("unknown:", extra)) if names
             ]
             raise DataError(
                 f"{where}: the columns are not those that the checkpoint was trained on; {'; '.join(faults)}; rename, "
                 "add or remove them (their order does not matter)"
             )
-        return [list(columns).index(name) for name in ours]
+        return [list(columns).index(name) for name in known]
 
     def check_shape(self, shape: Sequence[int], where: str) -> None:
-        """Check that inputs have the shape of those that the model was trained on.
+        """Reject inputs of another shape than those that the model was trained on.
+
+        Args:
+            shape: Shape of one input.
+            where: The setting that names the inputs, for the message.
 
         Raises:
-            DataError: If not.
+            DataError: If the shapes differ.
         """
         if tuple(shape) == self.input_shape:
             return
         hint = ""
         if len(shape) == len(self.input_shape) == 3 and len({*self.input_shape[1:]}) == 1:
-            hint = f"; images of a folder are resized by data.image_size={self.input_shape[1]}"
+            hint = f"; resize images of a folder with data.image_size={self.input_shape[1]}"
         raise DataError(
             f"{where}: got inputs of shape {_shape(shape)}, expected {_shape(self.input_shape)} as the checkpoint was "
             f"trained on{hint}"

@@ -6,7 +6,7 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,49 +16,75 @@ import numpy as np
 from ingredients.config.construct import require
 from ingredients.datasets.image_cache import ImageCache, ImageFacts
 from ingredients.datasets.moments import Moments, moments_of
+from ingredients.datasets.samples import Source
+from ingredients.datasets.source_settings import SourceSettings
+from ingredients.datasets.splitting import PARTS
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["ImageFolder", "image_files"]
+__all__ = ["ImageFolder", "image_files", "read_image_folder"]
 
-# The EXIF tag that says how a camera was held, and its values for a quarter turn.
+# The EXIF tag of the orientation, and its values for a quarter turn.
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 
 _log = logging.getLogger(__name__)
 
-# Threads that look at images; decoding and hashing leave Python's lock to others.
+# Threads that read images; decoding and hashing release the GIL.
 _NUM_THREADS = min(8, os.cpu_count() or 1)
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the images in a folder and those below it, sorted."""
+    """Return the images below a folder, at any depth, sorted by path."""
     return sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
 
 
-class ImageFolder:
-    """A map-style dataset over `root/CLASS/*.png`, or `root/{train,val,test}/CLASS/*.png`, decoded when read.
+def read_image_folder(path: Path, settings: SourceSettings) -> Source:
+    """Read a folder with one folder of images per class; see `ImageFolder`.
 
-    Items are (image, label): image a float32 array (channels, height, width) in 0 to 1, label an int, or -1 if the
-    images have none.
+    Args:
+        path: The folder.
+        settings: `image_size`, by default that of training. A trained model also determines whether images are read in
+            grey, and without `needs_targets` accepts images without classes.
+
+    Returns:
+        A dataset that decodes images when asked for.
+
+    Raises:
+        DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
+    """
+    if not path.is_dir():
+        raise DataError(f"data.path: {path} is a file, expected a folder with one folder of images per class")
+    trained, size, channels, known = settings.trained, settings.image_size, None, None
+    if trained is not None:
+        size = trained.image_size if size is None else size
+        channels = trained.input_shape[0] if len(trained.input_shape) == 3 else None
+        known = None if settings.needs_targets else trained.classes
+    images = ImageFolder(path, size, channels=channels, known_classes=known)
+    return Source(images, images.targets, images.classes, images.part, digest=images.digest(), names=images.names)
+
+
+class ImageFolder:
+    """A map-style dataset of `root/CLASS/*.png`, or `root/{train,val,test}/CLASS/*.png`, decoded when read.
+
+    Items are (image, label): float32 (channels, height, width) from 0 to 1, and an int, -1 without classes.
 
     Args:
         root: The folder.
-        image_size: Height and width that images are resized to, pixels; None keeps their size.
-        part_names: What folders of train, val and test are called, and their codes.
-        channels: 1 for grey images, 3 for colour; None is grey if all are.
-        known_classes: If given, images need no class: where some lie outside of folders, or no folder is called like
-            one of these classes, they have none.
+        image_size: Height and width to resize images to, pixels; None keeps their size.
+        channels: 1 for grey, 3 for colour; None reads in grey if all images are grey.
+        known_classes: If given, images need no class: they have none if some lie outside of folders, or no folder is
+            named like one of these classes.
 
     Attributes:
         files: The images, in order.
-        names: The same, below the root.
-        classes: Names of the classes; None for none.
-        targets: Labels (images,); None for none.
-        part: Code of each image's part; None without such folders.
-        are_bytes: Whether `bytes_at` can be called: none of the images has more than 8 bits a channel.
+        names: Their paths below the root.
+        classes: Names of the classes; None without classes.
+        targets: Labels (images,); None without classes.
+        part: Code of each image's part; None without folders for parts.
+        are_bytes: Whether all images have at most 8 bits a channel, so that `bytes_at` can be called.
 
     Raises:
         DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
@@ -68,7 +94,6 @@ class ImageFolder:
         self,
         root: Path,
         image_size: int | None,
-        part_names: Mapping[str, int],
         *,
         channels: int | None = None,
         known_classes: Sequence[str] | None = None,
@@ -78,45 +103,31 @@ class ImageFolder:
             raise DataError(f"data.image_size: got {image_size}, expected at least 1, or None to keep the images' size")
         self.root = root
         self.image_size = image_size
-        parts = {word: part for word, part in part_names.items() if (root / word).is_dir()}
-        roots: list[tuple[Path, int | None]] = [(root / word, part) for word, part in parts.items()] or [(root, None)]
-        if known_classes is not None and any(self._has_no_classes(top, known_classes) for top, _ in roots):
-            found = [(file, "", part) for top, part in roots for file in image_files(top)]
-        else:
-            found = [
-                (file, folder.name, part)
-                for top, part in roots
-                for folder in _folders(top)
-                for file in image_files(folder)
-            ]
-        if not found:
+        images = _find_images(root, known_classes)
+        if not images:
             expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
             raise DataError(f"data.path: {root} has no images in it; expected {expected}")
-        self.files = [file for file, _, _ in found]
+        self.files = [file for file, _, _ in images]
         self.names = tuple(file.relative_to(root).as_posix() for file in self.files)
-        classes = tuple(sorted({name for _, name, _ in found}))
-        has_classes = classes != ("",)
-        self.classes = classes if has_classes else None
-        self.targets = np.array([classes.index(name) for _, name, _ in found]) if has_classes else None
-        self.part = np.array([part for _, _, part in found], np.int8) if parts else None
+        classes = sorted({name for _, name, _ in images})
+        has_classes, has_parts = classes != [""], images[0][2] is not None
+        self.classes = tuple(classes) if has_classes else None
+        self.targets = np.array([classes.index(name) for _, name, _ in images]) if has_classes else None
+        self.part = np.array([part for _, _, part in images], np.int8) if has_parts else None
         self._cache = ImageCache(root)
-        self._facts = self._look()
+        self._facts = self._read_facts()
         self._check_sizes(channels)
         self._cache.save()
 
-    def _has_no_classes(self, top: Path, known: Sequence[str]) -> bool:
-        is_any_alone = any(file.suffix.lower() in _SUFFIXES for file in top.iterdir())
-        return is_any_alone or not any(folder.name in known for folder in _folders(top))
-
-    def _look(self) -> list[ImageFacts]:
-        """Return what there is to know of each image; those that are not known yet are read, by some threads."""
-        found = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
-        new = [place for place, facts in enumerate(found) if facts is None]
+    def _read_facts(self) -> list[ImageFacts]:
+        """Return the facts about each image; threads read those that are not cached."""
+        known = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
+        new = [place for place, facts in enumerate(known) if facts is None]
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             for place, facts in zip(new, pool.map(_facts_of, [self.files[place] for place in new]), strict=True):
-                found[place] = facts
+                known[place] = facts
                 self._cache.add(self.names[place], facts)
-        return [facts for facts in found if facts is not None]
+        return [facts for facts in known if facts is not None]
 
     def _check_sizes(self, channels: int | None) -> None:
         sizes: dict[tuple[int, int], Path] = {}
@@ -137,17 +148,21 @@ class ImageFolder:
         self.are_bytes = not any(mode.startswith("I") for mode in modes)
         self._grey = colour is None if channels is None else channels == 1
         if self._grey and colour is not None:
-            _log.warning("data.path: %s is in colour, and is read in grey, as the checkpoint was trained on", colour)
+            _log.warning("data.path: %s is in colour, but is read in grey, as the checkpoint was trained", colour)
 
     def digest(self) -> str:
-        """Return the SHA-256 over every file's relative path and content."""
+        """Return the SHA-256 of every file's relative path and content."""
         total = hashlib.sha256()
         for name, facts in zip(self.names, self._facts, strict=True):
             total.update(name.encode() + b"\0" + bytes.fromhex(facts.digest))
         return total.hexdigest()
 
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
-        """Yield the moments of images, as they are decoded; those that are not known yet are read, by some threads."""
+        """Yield the moments of decoded images, see `moments_of`; threads read those that are not cached.
+
+        Args:
+            indices: Indices of the images.
+        """
         key = f"{'grey' if self._grey else 'colour'} {self.image_size}"
         places = [int(index) for index in indices]
         new = [place for place in places if key not in self._facts[place].moments]
@@ -175,23 +190,23 @@ class ImageFolder:
         return np.ascontiguousarray(pixels), -1 if self.targets is None else int(self.targets[index])
 
     def bytes_at(self, index: int) -> np.ndarray:
-        """Return an image as uint8 (height, width, channels); see `are_bytes`."""
+        """Return an image as uint8 (height, width, channels); only if `are_bytes`."""
         pixels = np.asarray(self._decoded(index)[0])
         return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
     def _decoded(self, index: int) -> tuple[Any, bool]:
-        """Return an image of PIL, upright, in the mode and size that is wanted, and whether it has more than 8 bits."""
+        """Return an upright image in the mode and size of this dataset, and whether it has more than 8 bits."""
         from PIL import Image, ImageOps
 
         image: Image.Image
         with _opened(self.files[index]) as opened:
-            # 16 bits of grey go through F, since L would clip them at 255.
+            # 16 bits of grey are converted to F, since L would clip them at 255.
             deep = opened.mode.startswith("I")
             mode = "F" if deep else "L" if self._grey else "RGB"
             try:
                 is_upright = _orientation(opened) == 1
                 opened.load()
-                # A conversion to the same mode would copy it.
+                # Converting to the same mode would copy.
                 image = opened if is_upright else ImageOps.exif_transpose(opened)
                 image = image if image.mode == mode else image.convert(mode)
             except (OSError, SyntaxError) as error:
@@ -213,15 +228,15 @@ def _facts_of(file: Path) -> ImageFacts:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return how the camera was held, as EXIF has it, without reading pixels: those of a PNG may come before it."""
+    """Return the EXIF orientation without reading pixels, which may come before it in a PNG."""
     return 1 if image.format == "PNG" and "exif" not in image.info else image.getexif().get(_ORIENTATION, 1)
 
 
 def _opened(content: Path | io.BytesIO, file: Path | None = None) -> Image.Image:
-    """Open an image, without its pixels.
+    """Open an image without reading its pixels.
 
     Raises:
-        DataError: If it is none, or so large that PIL takes it for an attack; the message names `file`.
+        DataError: If it is not an image, or so large that PIL suspects an attack; the message names `file`.
     """
     from PIL import Image
 
@@ -229,6 +244,22 @@ def _opened(content: Path | io.BytesIO, file: Path | None = None) -> Image.Image
         return Image.open(content)
     except (OSError, Image.DecompressionBombError) as error:
         raise DataError(f"data.path: {file or content} cannot be read as an image: {error}") from error
+
+
+def _find_images(root: Path, known_classes: Sequence[str] | None) -> list[tuple[Path, str, int | None]]:
+    """Return images as (file, class, code of the part); the class "" stands for none, None for no part."""
+    parts: list[tuple[Path, int | None]] = [
+        (root / word, part) for word, part in PARTS.items() if (root / word).is_dir()
+    ]
+    tops = parts or [(root, None)]
+    if known_classes is not None and any(_has_no_classes(top, known_classes) for top, _ in tops):
+        return [(file, "", part) for top, part in tops for file in image_files(top)]
+    return [(file, folder.name, part) for top, part in tops for folder in _folders(top) for file in image_files(folder)]
+
+
+def _has_no_classes(top: Path, known: Sequence[str]) -> bool:
+    has_images = any(file.suffix.lower() in _SUFFIXES for file in top.iterdir())
+    return has_images or not any(folder.name in known for folder in _folders(top))
 
 
 def _folders(top: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Map-style datasets of the lab: what they may offer beyond an item at a time, and parts of them."""
+"""Map-style datasets: what they may offer besides one item at a time, and parts and unions of them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import numpy as np
 
 from ingredients.datasets.moments import Moments
 
-__all__ = ["ByteImages", "Joined", "Sequences", "Subset", "subset"]
+__all__ = ["ByteImages", "Joined", "Sequences", "Subset", "joined", "subset"]
 
 
 @runtime_checkable
 class ByteImages(Protocol):
-    """Images that can be read as bytes, without a draw, so that batches of them are converted as a whole."""
+    """Images that can be read as bytes, without random draws, so that whole batches are converted on the device."""
 
     @property
     def are_bytes(self) -> bool:
-        """Whether `bytes_at` can be called: none of them has more than 8 bits a channel."""
+        """Whether all images have at most 8 bits a channel, so that `bytes_at` can be called."""
 
     def bytes_at(self, index: int) -> np.ndarray:
         """Return an image as uint8 (height, width, channels)."""
 
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
-        """Yield the moments of images, as `[index]` gives them."""
+        """Yield the moments of the images at `indices`, decoded as `[index]` decodes them."""
 
 
 @runtime_checkable
 class Sequences(Protocol):
-    """Sequences of different lengths, which are filled up in a batch."""
+    """Sequences of different lengths, which a batch pads."""
 
     def batch_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return some of them as one array (sequences, length of the longest)."""
+        """Return the sequences at `indices` as one padded array (sequences, length of the longest)."""
 
 
 class Joined:
-    """Map-style datasets one behind the other."""
+    """Map-style datasets, one after the other."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = parts
@@ -52,8 +52,13 @@ class Joined:
         raise IndexError(index)
 
 
+def joined(datasets: Sequence[Any]) -> Any:
+    """Return datasets as one; a single one unchanged."""
+    return datasets[0] if len(datasets) == 1 else Joined(datasets)
+
+
 class Subset:
-    """Some items of a map-style dataset."""
+    """The items of a map-style dataset at some indices."""
 
     def __init__(self, dataset: Any, indices: np.ndarray) -> None:
         self.dataset = dataset
@@ -68,7 +73,7 @@ class Subset:
 
 
 class _ByteSubset(Subset):
-    """Some of the images of a dataset of `ByteImages`."""
+    """Some images of a dataset of `ByteImages`."""
 
     @property
     def are_bytes(self) -> bool:
@@ -82,7 +87,15 @@ class _ByteSubset(Subset):
 
 
 def subset(dataset: Any, indices: np.ndarray) -> Any:
-    """Return some items of a dataset, which can do what that can."""
+    """Return the items of a dataset at some indices.
+
+    Args:
+        dataset: A map-style dataset. Its method `rows_at(indices)` is used if it has one.
+        indices: Integer array (items,).
+
+    Returns:
+        A dataset with the same abilities, such as `ByteImages`.
+    """
     if hasattr(dataset, "rows_at"):
         return dataset.rows_at(indices)
     return (_ByteSubset if isinstance(dataset, ByteImages) else Subset)(dataset, indices)

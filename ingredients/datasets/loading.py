@@ -1,7 +1,7 @@
-"""Batches read by a DataLoader, with worker processes if asked for.
+"""Batches read by a DataLoader, in this process or in workers.
 
-A worker is asked for a whole batch by its key (epoch, number of the batch, positions of its samples), so that what it
-reads, draws and collates depends on that key alone.
+A worker gets the key of a whole batch (epoch, number of the batch, positions of its samples), so everything it reads,
+draws and collates depends on that key alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ingredients.config.seed import global_stream, stream_seed
 from ingredients.datasets.collating import Collate, collated, stack
-from ingredients.datasets.epochs import Batches
+from ingredients.datasets.epochs import Batches, finisher
 from ingredients.datasets.items import ByteImages, Sequences
-from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.structure import tensors_of, to_device
 from ingredients.errors import LabError
@@ -33,15 +32,15 @@ Key = tuple[int, int, Sequence[int]]
 
 
 class LoaderBatches(Batches):
-    """Batches read from a map-style dataset by a DataLoader, with worker processes if asked for.
+    """Batches read from a map-style dataset by a DataLoader.
 
     Args:
-        dataset: Read by [epoch, position]; one with `read(key)` returns whole batches.
-        device: Where batches are wanted.
+        dataset: Returns whole batches by `read(key)`, or else items by [epoch, position].
+        device: Device of the batches.
         batch_size: Samples in a batch.
-        num_workers: Processes that read; 0 reads in this one.
-        pin_memory: Whether batches are read into page-locked memory for a GPU.
-        **options: Those of `Batches`.
+        num_workers: Worker processes; 0 reads in this process.
+        pin_memory: Whether to read into page-locked memory for a GPU.
+        **options: Options of `Batches`.
     """
 
     is_read = True
@@ -61,7 +60,7 @@ class LoaderBatches(Batches):
         self._reader = dataset if hasattr(dataset, "read") else _ItemByItem(dataset)
         self._finish: Callable[[Any], Any] = getattr(dataset, "finisher", _keep_on)(device)
         self._sampler = _EpochSampler()
-        # The loader draws the base seed of its workers here instead of from the global generator.
+        # The loader would draw the base seed of its workers from the global generator.
         self._workers_stream = torch.Generator()
         self._loader = DataLoader(
             _Reading(self._reader),
@@ -76,7 +75,6 @@ class LoaderBatches(Batches):
         )
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
-        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented; read here and now."""
         batch = _read_or_error(self._reader, (0, 0, list(places)))
         if isinstance(batch, LabError):
             raise batch
@@ -85,55 +83,55 @@ class LoaderBatches(Batches):
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         chunks = self._chunks(epoch, start)
         if self.ranks.size > 1:
-            chunks = [mine for mine in map(self.ranks.share, chunks) if len(mine)]
+            chunks = [share for share in map(self.ranks.share, chunks) if len(share)]
         self._sampler.keys = _keys(epoch, start, chunks, self.ranks)
-        # What workers draw outside of the items' own streams depends on the epoch alone, too.
+        # Other draws of the workers, outside the streams of items, also depend on the epoch alone.
         self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
         for batch in self._loader:
             if isinstance(batch, LabError):
                 try:
                     raise batch
                 finally:
-                    del batch  # or the error's traceback would hold the error, and so the workers
+                    del batch  # otherwise the traceback would keep the error, and with it the workers
             yield self._finish(to_device(batch, self.device))
 
     def _chunks(self, epoch: int, start: int) -> Sequence[Tensor | Sequence[int]]:
-        """Return the positions of the samples of each batch, from the batch `start` on."""
+        """Return the positions of each batch, starting at the batch `start`."""
         first, stop = start * self.batch_size, len(self) * self.batch_size
         return self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
 
 
 def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]], ranks: Ranks) -> Iterator[Key]:
-    """Yield the keys of batches, whose numbers differ from rank to rank; no method of theirs, see `_EpochSampler`."""
+    """Yield the keys of batches, with distinct numbers in each rank; not a method, see `_EpochSampler`."""
     for number, chunk in enumerate(chunks, start):
         yield epoch, number * ranks.size + ranks.rank, chunk.tolist() if isinstance(chunk, Tensor) else chunk
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a worker live on after Ctrl-C, or a scheduler's signal to all processes: the training ends it in good order.
+    """Let a worker survive Ctrl-C, and a scheduler's signal to all processes, until the trainer stops it.
 
-    SIGTERM stays: it is how the loader itself ends a worker that hangs. But `torchrun`, and a scheduler, send it to all
-    processes, too, so that workers of ranks heed their own parent's alone.
+    The loader itself ends a hanging worker with SIGTERM. As `torchrun` and schedulers send SIGTERM to all processes,
+    workers of ranks obey only their parent's.
     """
     if current().size > 1 and hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        threading.Thread(target=_heed_the_parent, args=(os.getppid(),), daemon=True).start()
+        threading.Thread(target=_obey_the_parent, args=(os.getppid(),), daemon=True).start()
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _heed_the_parent(parent: int) -> None:
-    """Wait for SIGTERM from the parent, and end; from others it is nothing."""
+def _obey_the_parent(parent: int) -> None:
+    """End on SIGTERM from the parent; ignore it from others."""
     while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
         pass
     os._exit(128 + signal.SIGTERM)
 
 
 class _EpochSampler(Sampler):
-    """Yields the keys of batches: persistent workers learn the epoch from what they are asked for.
+    """Yields the keys of batches, which tell persistent workers the epoch.
 
-    It does not refer to the batches: in a reference cycle a loader's workers would take 5 seconds each to end.
+    It has no reference to the batches: in a reference cycle, each worker of a loader takes 5 seconds to end.
     """
 
     def __init__(self) -> None:
@@ -144,7 +142,7 @@ class _EpochSampler(Sampler):
 
 
 class _Reading(Dataset):
-    """What a loader reads: whole batches, by their keys."""
+    """A dataset whose items are whole batches, by their keys."""
 
     def __init__(self, reader: Any) -> None:
         self.reader = reader
@@ -154,7 +152,7 @@ class _Reading(Dataset):
 
 
 def _read_or_error(reader: Any, key: Key) -> Any:
-    """Return a batch, or the first error: raised in a worker, it would arrive with the worker's traceback in it."""
+    """Return a batch, or the error of reading it: raised in a worker, it would arrive with the worker's traceback."""
     try:
         return reader.read(key)
     except LabError as error:
@@ -162,7 +160,7 @@ def _read_or_error(reader: Any, key: Key) -> Any:
 
 
 class _ItemByItem:
-    """Batches of a dataset that is read by [epoch, position]."""
+    """Whole batches of a dataset of items by [epoch, position]."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -173,7 +171,13 @@ class _ItemByItem:
 
 
 class SplitDataset:
-    """One split of a map-style dataset of (input, target); each item draws from its own place in the stream `items`."""
+    """One split of a map-style dataset of (input, target); each item has its own part of the stream `items`.
+
+    Args:
+        prepared: The data.
+        split: `train`, `val` or `test`.
+        seed: Seed of the stream `items`.
+    """
 
     def __init__(self, prepared: Prepared, split: str, seed: int) -> None:
         self.prepared = prepared
@@ -186,7 +190,7 @@ class SplitDataset:
         return len(self.indices)
 
     def read(self, key: Key) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a batch, which `finisher` makes ready."""
+        """Return inputs and targets of the batch with a key (epoch, number, positions), not yet finished."""
         epoch, _, positions = key
         return torch.from_numpy(self._values(epoch, self.indices[list(positions)])), self.targets[list(positions)]
 
@@ -198,17 +202,17 @@ class SplitDataset:
             return inputs.batch_of(indices)
         if self._reads_bytes:
             return np.stack([inputs.bytes_at(index) for index in indices.tolist()])
-        found = []
+        items = []
         for index in indices.tolist():
             with global_stream(self.seed, "items", epoch, index):
-                found.append(inputs[index][0])
+                items.append(inputs[index][0])
         by = self.prepared.preparation
-        return np.stack([values if by.mean is None else (values - by.mean) / by.std for values in found])
+        return np.stack([values if by.mean is None else (values - by.mean) / by.std for values in items])
 
     def finisher(self, device: torch.device) -> Callable[[Any], Any]:
-        """Return what makes a batch, once on `device`, ready for a model.
+        """Return a function that makes a batch on `device` ready for a model.
 
-        Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are as they should be.
+        Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are ready.
         """
         is_array = isinstance(self.prepared.inputs, np.ndarray)
         is_bytes = self._reads_bytes or (is_array and self.prepared.inputs.dtype == np.uint8)
@@ -220,7 +224,14 @@ class SplitDataset:
 
 
 class StructuredSplit:
-    """One split of a dataset of any structure; items draw from the stream `items`, what joins them from `collate`."""
+    """One split of samples of any structure; items draw from the stream `items`, `collate` from a stream of that name.
+
+    Args:
+        samples: Map-style dataset of all samples.
+        indices: Indices of the split (samples,).
+        collate: Makes a batch of a list of samples.
+        seed: Seed of the streams.
+    """
 
     def __init__(self, samples: Any, indices: np.ndarray, collate: Collate, seed: int) -> None:
         self.samples = samples
@@ -232,7 +243,7 @@ class StructuredSplit:
         return len(self.indices)
 
     def read(self, key: Key) -> Any:
-        """Return a batch."""
+        """Return the batch with a key (epoch, number of the batch, positions of its samples)."""
         epoch, number, positions = key
         items = []
         for index in self.indices[list(positions)].tolist():

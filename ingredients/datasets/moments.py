@@ -1,4 +1,4 @@
-"""Mean and deviation of the training inputs, merged from blocks."""
+"""Mean and standard deviation of the training inputs, merged from blocks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ingredients.datasets.samples import as_floats
 
 __all__ = ["Moments", "moments_of", "statistics"]
 
-# Of each channel of images, or each feature: how many values, their mean, the sum of squared differences from it.
+# Number of values, mean, and sum of squared deviations from it, of each channel of images or each feature.
 Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def statistics(inputs: Any, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the training inputs: per channel of images, else per feature.
+    """Compute mean and standard deviation of the training inputs: per channel of images, else per feature.
 
-    Values that are NaN or infinite do not count. What does not vary has a deviation of 1, so that it can be divided by.
-    A constant is found out exactly: sums of one float32 value are exact in float64 up to 2**29 samples.
-    Blocks are merged as in Chan, Golub, LeVeque (1979), http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
+    NaN and infinite values are left out. A constant gets the deviation 1; it is detected exactly, because sums of one
+    float32 value are exact in float64 up to 2**29 samples. Blocks are merged as in Chan, Golub, LeVeque (1979),
+    http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
 
     Args:
-        inputs: Array (samples, *shape), or a map-style dataset; one with `moments(indices)` gives those of its items.
-        train: Indices of the training samples.
+        inputs: Array (samples, *shape), or a map-style dataset; its method `moments(indices)` is used if it has one.
+        train: Indices of the training samples (samples,).
 
     Returns:
-        Both float32, shaped to broadcast with one input.
+        Mean and deviation, float32, shaped to broadcast with one input.
     """
     count = mean = squares = np.zeros(())
     for here, mean_here, squares_here in _moments(inputs, train):
@@ -45,22 +45,21 @@ def statistics(inputs: Any, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments_of(block: np.ndarray) -> Moments:
-    """Return the moments of inputs (samples, *shape)."""
-    columns = (
-        np.moveaxis(block, 1, 0).reshape(block.shape[1], -1) if block.ndim == 4 else block.reshape(len(block), -1).T
-    )
+    """Return the moments of a block of inputs (samples, *shape): per channel of images, else per feature."""
+    is_image = block.ndim == 4
+    columns = np.moveaxis(block, 1, 0).reshape(block.shape[1], -1) if is_image else block.reshape(len(block), -1).T
     good = np.isfinite(columns)
-    here = good.sum(1)
+    count = good.sum(1)
     values = np.where(good, columns, 0).astype(np.float64)
-    mean = values.sum(1) / np.maximum(here, 1)
-    return here, mean, (np.where(good, values - mean[:, None], 0) ** 2).sum(1)
+    mean = values.sum(1) / np.maximum(count, 1)
+    return count, mean, (np.where(good, values - mean[:, None], 0) ** 2).sum(1)
 
 
-def _moments(inputs: Any, chosen: np.ndarray) -> Iterator[Moments]:
+def _moments(inputs: Any, indices: np.ndarray) -> Iterator[Moments]:
     if isinstance(inputs, np.ndarray):
-        blocks = np.array_split(chosen, math.ceil(len(chosen) / 256))
+        blocks = np.array_split(indices, math.ceil(len(indices) / 256))
         yield from (moments_of(as_floats(inputs[part])) for part in blocks)
     elif hasattr(inputs, "moments"):
-        yield from inputs.moments(chosen)
+        yield from inputs.moments(indices)
     else:
-        yield from (moments_of(inputs[int(index)][0][None]) for index in chosen)
+        yield from (moments_of(inputs[int(index)][0][None]) for index in indices)

@@ -1,11 +1,11 @@
-"""From a source to data that can be trained on: checked, split, normalised, fingerprinted. All numpy, no torch."""
+"""From a source to data to train or test on: checked, split, normalised, fingerprinted. numpy only, without torch."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
 
-# Samples whose bytes become floats at once.
+# Samples whose bytes are converted to floats at once.
 _BLOCK = 1024
+# Fields of a source with a value for each sample, besides its inputs and names.
+_PER_SAMPLE = ("targets", "part", "missing", "lengths", "weights", "shards")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +33,19 @@ class Prepared:
     """Data ready for batching.
 
     Attributes:
-        inputs: Array (samples, *shape), normalised, or of bytes, which `values` normalises, or a map-style dataset that
-            is normalised when read; of the task `custom`, a dataset of samples of any structure, as they are.
+        inputs: Array (samples, *shape), normalised, or of bytes, which `values` normalises; or a map-style dataset
+            that is normalised when read; or samples of any structure, unconverted (task `custom`).
         targets: int64 (samples,) for classification, int16 (samples, *places) for segmentation, else float32 (samples,
-            outputs), normalised for regression; of the task `custom`, int64 labels (samples,), 0 where it has none.
+            outputs), normalised for regression. For `custom` int64 labels (samples,), 0 without labels.
         indices: Indices of the samples of `train`, `val` and `test`.
-        preparation: What they were prepared by.
+        preparation: The fitted preparation, which checkpoints keep.
         fingerprint: SHA-256 of the content, before splitting and normalising.
-        names: What each sample is called: its file, or its place (an int) in the source, or in that part of it.
-        has_targets: Whether there were targets; without any, `targets` is -1, and NaN for regression.
-        collate: What makes a batch of samples of any structure; None stacks them.
-        lengths: Lengths of the sequences in the samples, (samples,); None if there are none.
-        weights: How often samples are to be drawn, in proportion, (samples,); None if it is not known.
-        shards: The file that each sample lies in, (samples,); None if they lie in none.
+        names: Name of each sample: its file, or its position (an int) in the source or in its part.
+        has_targets: Whether there are targets; otherwise `targets` is -1, and NaN for regression.
+        collate: Function that makes a batch of samples of any structure; None stacks them.
+        lengths: Lengths of sequences (samples,), or None.
+        weights: Sampling weights (samples,), or None.
+        shards: Number of the file that holds each sample (samples,), or None.
     """
 
     inputs: Any
@@ -59,18 +61,28 @@ class Prepared:
     shards: np.ndarray | None = None
 
     def values(self, indices: np.ndarray) -> np.ndarray:
-        """Return inputs (samples, *shape) as a model gets them, read here and now."""
+        """Return inputs (samples, *shape) as a model gets them; datasets are read now.
+
+        Args:
+            indices: Indices of the samples (samples,).
+        """
         by = self.preparation
         if isinstance(self.inputs, np.ndarray):
-            return (
-                _scaled(as_floats(self.inputs[indices]), by) if self.inputs.dtype == np.uint8 else self.inputs[indices]
-            )
-        found = [self.inputs[int(index)][0] for index in indices]
-        return _scaled(np.array(found) if found else np.zeros((0, *by.input_shape)), by)
+            inputs = self.inputs[indices]
+            return _scaled(as_floats(inputs), by) if inputs.dtype == np.uint8 else inputs
+        items = [self.inputs[int(index)][0] for index in indices]
+        return _scaled(np.array(items) if items else np.zeros((0, *by.input_shape)), by)
 
 
 def fingerprint(source: Source) -> str:
-    """Return the SHA-256 of a source's content: types, shapes and values of inputs and targets."""
+    """Return the SHA-256 of the content of a source: types, shapes and values of inputs and targets.
+
+    Args:
+        source: The source. Its own `digest` is used if it has one.
+
+    Returns:
+        64 hexadecimal digits. Bytes count as the floats that they become.
+    """
     if source.digest is not None:
         return source.digest
     total = hashlib.sha256()
@@ -78,7 +90,6 @@ def fingerprint(source: Source) -> str:
     if targets is not None and targets.dtype.kind not in "biufS":
         targets = np.char.encode(targets.astype(str), "utf-8")
     for array in (source.inputs,) if targets is None else (source.inputs, targets):
-        # Bytes count as the floats that they become, block by block.
         is_bytes = array is source.inputs and array.dtype == np.uint8
         total.update(f"{np.dtype(np.float32).str if is_bytes else array.dtype.str} {array.shape}".encode())
         for first in range(0, len(array), _BLOCK) if is_bytes else ():
@@ -91,58 +102,68 @@ def fingerprint(source: Source) -> str:
 def prepare(
     source: Source, config: Mapping[str, Any], seed: int, *, split: Split | None = None, strict: bool = True
 ) -> Prepared:
-    """Check, split and normalise a source, to train on it.
+    """Check, split and normalise a source to train on it.
 
     Args:
         source: The raw data.
-        config: The data ingredient's config.
-        seed: Seed of the experiment; `config.split_seed` goes before it for the split.
-        split: How to draw and split them; by default as the config asks for.
-        strict: Whether missing values and sets without a second class are refused; False to look at them.
+        config: Config of the data ingredient.
+        seed: Seed of the experiment; `config.split_seed` replaces it for the split.
+        split: How to draw and split the data; by default as configured.
+        strict: Whether to reject missing values and data of a single class; False to inspect them.
 
     Raises:
-        DataError: If the data are empty, have missing values, only one class, or targets that do not fit.
+        DataError: If the data are empty, have missing values, a single class, or targets that do not fit the task.
     """
     split = split or Split.of(config, seed)
+    where = f"data.name={config['name']}"
     if isinstance(source.inputs, Streams):
         return _prepare_streams(source, config, split)
-    _refuse_empty(source, f"data.name={config['name']}")
+    _check_not_empty(source, where)
     content = fingerprint(source)
-    _refuse_custom(source, config)
-    task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
-    has_labels = source.targets is not None
-    names = _names(source)
-    source, kept = _limited(dataclasses.replace(source, targets=targets), split)
-    targets = targets[kept]
-    if strict:
-        _refuse_unusable(source, f"data.name={config['name']}")
-        _refuse_one_class(targets, task, config["name"])
-    indices = split.indices(targets, source.part, _stratified_as(task, has_labels))
-    if strict and task == "classification" and len(np.unique(targets[indices["train"]])) < 2:
+    if config["task"] == "custom" and not source.is_structured:
         raise DataError(
-            f"data.name={config['name']}: the training part has one class only, expected at least two; "
-            "change data.split_seed or data.stratify, or the data"
+            f"data.task=custom: {where} gives inputs and targets instead of samples of any structure; leave data.task "
+            "out, or write a package.module:factory"
         )
-    vocabulary = None
+    task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
+    has_targets = source.targets is not None
+    source = _limited(dataclasses.replace(source, targets=targets, names=_names(source)), split)
+    targets = cast(np.ndarray, source.targets)
+    if strict:
+        _check_usable(source, where)
+        remedy = "check the labels (`data.stats` counts them)"
+        _check_classes(targets, task, f"{where}: all {source.num_samples} samples have", remedy)
+    indices = split.indices(targets, source.part, _stratified_as(task, has_targets))
+    train = indices["train"]
+    if strict:
+        remedy = "change data.split_seed or data.stratify, or the data"
+        _check_classes(targets[train], task, f"{where}: the training part has", remedy)
     if isinstance(source.inputs, Texts):
-        source = dataclasses.replace(source, inputs=source.inputs.fitted(indices["train"]))
-        vocabulary = source.inputs.vocabulary
-    mean = std = target_mean = target_std = None
-    if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
-        with global_stream(split.seed, "statistics"):
-            mean, std = statistics(source.inputs, indices["train"])
-        if source.table is not None:
-            codes = list(source.table.code_counts)
-            mean[codes], std[codes] = 0, 1
-    if config["normalize"] == "imagenet":
-        mean, std = _of_imagenet(source, config["name"])
+        source = dataclasses.replace(source, inputs=source.inputs.fitted(train))
+    preparation = _fitted(source, config, task, classes, split.drawn(content, indices), train, has_targets)
+    return _prepared(source, indices, preparation, content, has_targets)
+
+
+def _fitted(
+    source: Source,
+    config: Mapping[str, Any],
+    task: str,
+    classes: tuple[str, ...],
+    split: Split,
+    train: np.ndarray,
+    has_targets: bool,
+) -> Preparation:
+    """Return the preparation fitted on the training part."""
+    targets: Any = source.targets
+    mean, std = _input_moments(source, config, split, train)
+    target_mean = target_std = None
     if task == "regression" and config["normalize_targets"]:
-        target_mean, target_std = statistics(targets, indices["train"])
-    preparation = Preparation(
+        target_mean, target_std = statistics(targets, train)
+    return Preparation(
         task=task,
         input_shape=_input_shape(source),
         classes=classes,
-        class_counts=_class_counts(targets[indices["train"]], task, len(classes)) if has_labels else (),
+        class_counts=_class_counts(targets[train], task, len(classes)) if has_targets else (),
         features=source.features,
         target_names=source.target_names,
         mean=mean,
@@ -151,44 +172,73 @@ def prepare(
         target_std=target_std,
         num_targets=len(classes) if source.is_structured else len(classes) or targets.shape[1],
         image_size=config["image_size"] if config["name"] == "image_folder" else None,
-        split=split.drawn(content, indices),
+        split=split,
         dtype=source.dtype,
         table=source.table,
-        vocabulary=vocabulary,
+        vocabulary=source.inputs.vocabulary if isinstance(source.inputs, Texts) else None,
     )
-    inputs, targets = _normalized(source, targets, preparation)
-    kept_names = tuple(names[place] for place in kept.tolist())
-    prepared = Prepared(inputs, targets, indices, preparation, content, kept_names, has_labels)
-    return _with_side_arrays(prepared, source)
+
+
+def _input_moments(
+    source: Source, config: Mapping[str, Any], split: Split, train: np.ndarray
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return mean and deviation to normalise inputs by; None for no normalising."""
+    if config["normalize"] == "imagenet":
+        return _of_imagenet(source, config["name"])
+    if config["normalize"] != "standard" or source.dtype != "float32" or source.is_structured:
+        return None, None
+    with global_stream(split.seed, "statistics"):
+        mean, std = statistics(source.inputs, train)
+    if source.table is not None:  # codes of categories stay as they are
+        codes = list(source.table.code_counts)
+        mean[codes], std[codes] = 0, 1
+    return mean, std
 
 
 def prepare_alike(
     source: Source, trained: Preparation, config: Mapping[str, Any], seed: int, *, needs_targets: bool = True
 ) -> Prepared:
-    """Prepare a source by what the data of a model were prepared by, to test the model on it; nothing is fitted.
+    """Prepare a source as the training data of a model, to test the model on it; nothing is fitted.
 
-    Of the data that the model was trained on that is `config.part`, as it was split then. Of others it is all of them,
-    or that part if they have one of their own.
+    The data that the model was trained on are split as in training, and `config.part` selects the part. Other data are
+    used whole, or that part of them if they are split already.
 
     Args:
         source: The raw data, with columns in any order.
-        trained: What the data of the model were prepared by.
-        config: The data ingredient's config.
+        trained: The preparation of the model.
+        config: Config of the data ingredient.
         seed: Seed of the experiment, for `config.limit`.
-        needs_targets: Whether each sample has to have a target that the model knows.
+        needs_targets: Whether every sample must have a target that the model knows.
 
     Returns:
-        Data whose parts `train` and `val` are empty; those asked for are `test`.
+        Data whose `train` and `val` are empty and whose `test` has the selected samples.
 
     Raises:
-        DataError: If they have no samples, other inputs, missing values, or targets that the model does not know.
+        DataError: If the data are empty, have other inputs, missing values, or targets that the model does not know.
     """
     where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
     if isinstance(source.inputs, Streams):
         if config["part"] != "test":
             raise DataError(f"data.part: got {config['part']}, but {where} is a stream, of which only test is read")
         return _prepare_streams(source, config, Split.of(config, seed))
-    _refuse_empty(source, where)
+    _check_not_empty(source, where)
+    source = _like_trained(source, trained, where)
+    content = fingerprint(source)
+    is_same, has_targets = content == trained.split.data, source.targets is not None
+    targets = known_targets(source, trained, where, needed=needs_targets)
+    source = dataclasses.replace(source, targets=targets, names=_names(source))
+    source = _limited(source, trained.split if is_same else Split.of(config, seed))
+    _check_usable(source, where)
+    indices = {name: np.zeros(0, np.int64) for name in SPLITS}
+    if is_same:
+        indices["test"] = _as_trained(source, trained, content, config["part"], where, has_targets)
+    else:
+        indices["test"] = _part_of_others(source, config["part"])
+    return _prepared(source, indices, trained, content, has_targets)
+
+
+def _like_trained(source: Source, trained: Preparation, where: str) -> Source:
+    """Return a source with its columns in the order of training, after a check that the inputs fit the model."""
     if source.in_memory and source.features and trained.features:
         order = trained.column_order(source.features, where)
         source = dataclasses.replace(source, inputs=source.inputs[:, order], features=trained.features)
@@ -198,83 +248,96 @@ def prepare_alike(
         raise DataError(f"{where}: got {got}, expected {expected} as the checkpoint was trained on")
     if not source.is_structured:
         trained.check_shape(_input_shape(source), where)
-    content = fingerprint(source)
-    is_same = content == trained.split.data
-    targets = known_targets(source, trained, where, needed=needs_targets)
-    names, has_targets = _names(source), source.targets is not None
-    stratified_as = _stratified_as(trained.task, has_targets)
-    source, kept = _limited(source, trained.split if is_same else Split.of(config, seed))
-    targets = targets[kept]
-    _refuse_unusable(source, where)
-    indices, part = {name: np.zeros(0, np.int64) for name in SPLITS}, config["part"]
-    if is_same:
-        drawn = trained.split.indices(targets, source.part, stratified_as)
-        if trained.split.drawn(content, drawn).digest != trained.split.digest:
-            raise DataError(
-                f"{where}: the test part cannot be told from the samples that the checkpoint was trained on: they are "
-                "drawn otherwise here; use the versions of the lab and of numpy that it was trained with"
-            )
-        indices["test"] = np.sort(np.concatenate([*drawn.values()])) if part == "all" else drawn[part]
-    elif source.part is not None and part != "all" and (source.part == SPLITS.index(part)).any():
-        indices["test"] = np.flatnonzero(source.part == SPLITS.index(part))
-    else:
-        indices["test"] = np.arange(source.num_samples)
-    inputs, targets = _normalized(source, targets, trained)
-    kept_names = tuple(names[place] for place in kept.tolist())
-    prepared = Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
-    return _with_side_arrays(prepared, source)
+    return source
 
 
-def _with_side_arrays(prepared: Prepared, source: Source) -> Prepared:
-    """Return prepared data with what else is known of each sample of their source."""
-    side = {name: getattr(source, name) for name in ("collate", "lengths", "weights", "shards")}
-    return dataclasses.replace(prepared, **side)
+def _as_trained(
+    source: Source, trained: Preparation, content: str, part: str, where: str, has_targets: bool
+) -> np.ndarray:
+    """Return the indices of a part of the training data, split as in training."""
+    targets: Any = source.targets
+    drawn = trained.split.indices(targets, source.part, _stratified_as(trained.task, has_targets))
+    if trained.split.drawn(content, drawn).digest != trained.split.digest:
+        raise DataError(
+            f"{where}: the test part cannot be separated from the samples that the checkpoint was trained on, because "
+            "they are drawn differently here; use the versions of the lab and of numpy that it was trained with"
+        )
+    return np.sort(np.concatenate([*drawn.values()])) if part == "all" else drawn[part]
+
+
+def _part_of_others(source: Source, part: str) -> np.ndarray:
+    """Return the indices of a part of data that the model was not trained on; all of them without such a part."""
+    if source.part is not None and part != "all" and (source.part == SPLITS.index(part)).any():
+        return np.flatnonzero(source.part == SPLITS.index(part))
+    return np.arange(source.num_samples)
+
+
+def _prepared(
+    source: Source, indices: dict[str, np.ndarray], by: Preparation, content: str, has_targets: bool
+) -> Prepared:
+    inputs, targets = _normalized(source, by)
+    return Prepared(
+        inputs,
+        targets,
+        indices,
+        by,
+        content,
+        source.names or (),
+        has_targets,
+        source.collate,
+        source.lengths,
+        source.weights,
+        source.shards,
+    )
 
 
 def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) -> Prepared:
-    """Return streams with their lengths; they cannot be split, drawn from or normalised."""
+    """Return streams with their lengths; they cannot be split, sampled or normalised."""
     where = f"data.name={config['name']}"
-    for name, unset in (("limit", None), ("sampler", None)):
-        if config[name] != unset:
+    for name in ("limit", "sampler"):
+        if config[name] is not None:
             raise DataError(
                 f"data.{name}: got {config[name]}, but {where} is a stream; use data.epoch_samples, or none"
             )
     streams = source.inputs.ready(config["epoch_samples"], where)
     nothing = {name: np.zeros(0, np.int64) for name in SPLITS}
     preparation = Preparation(
-        "custom", (), source.classes or (), (), None, None, None, None, None, None, 0, None, split.drawn("", nothing)
+        task="custom",
+        input_shape=(),
+        classes=source.classes or (),
+        class_counts=(),
+        features=None,
+        target_names=None,
+        mean=None,
+        std=None,
+        target_mean=None,
+        target_std=None,
+        num_targets=0,
+        image_size=None,
+        split=dataclasses.replace(split.drawn("", nothing), data=source.digest),
     )
-    preparation = dataclasses.replace(preparation, split=dataclasses.replace(preparation.split, data=source.digest))
-    prepared = Prepared(streams, np.zeros(0, np.int64), nothing, preparation, fingerprint(source), (), False)
-    return dataclasses.replace(prepared, collate=source.collate)
+    no_targets = np.zeros(0, np.int64)
+    return Prepared(streams, no_targets, nothing, preparation, fingerprint(source), (), False, source.collate)
 
 
 def _of_imagenet(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of ImageNet's images from 0 to 1, as networks trained on it expect: (3, 1, 1) each."""
+    """Return mean and deviation of ImageNet's images from 0 to 1, which networks trained on it expect: (3, 1, 1)."""
     shape = _input_shape(source)
     if len(shape) != 3 or shape[0] != 3 or source.is_structured:
         raise DataError(
-            f"data.normalize=imagenet: data.name={name} has inputs of shape {shape}, expected images in colour (3, "
+            f"data.normalize=imagenet: data.name={name} has inputs of shape {shape}, expected colour images (3, "
             "height, width); use data.normalize=standard"
         )
     mean, std = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32).reshape(2, 3, 1, 1)
     return mean, std
 
 
-def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
-    if config["task"] == "custom" and not source.is_structured:
-        raise DataError(
-            f"data.task=custom: data.name={config['name']} gives inputs and targets, and no samples of any structure; "
-            "leave data.task out, or write a package.module:factory"
-        )
+def _stratified_as(task: str, has_targets: bool) -> str:
+    """Return the task that a split is drawn for: labelled samples of any structure are stratified as classes."""
+    return "classification" if task == "custom" and has_targets else task
 
 
-def _stratified_as(task: str, has_labels: bool) -> str:
-    """Return the task that a split is drawn for: samples of any structure with labels are stratified by those."""
-    return "classification" if task == "custom" and has_labels else task
-
-
-def _refuse_empty(source: Source, where: str) -> None:
+def _check_not_empty(source: Source, where: str) -> None:
     if source.num_samples == 0:
         raise DataError(f"{where}: there are no samples in it; check data.path or the factory")
 
@@ -291,35 +354,33 @@ def _input_shape(source: Source) -> tuple[int, ...]:
 
 
 def _names(source: Source) -> tuple[str, ...] | tuple[int, ...]:
-    """Return what samples are called: their own names, else their places, within their part if there are parts."""
+    """Return the names of samples, else their positions, counted within their part if there are parts."""
     if source.names is not None:
         return source.names
     if source.part is None:
         return tuple(range(source.num_samples))
-    places = np.zeros(source.num_samples, np.int64)
+    positions = np.zeros(source.num_samples, np.int64)
     for code in np.unique(source.part):
-        places[source.part == code] = np.arange((source.part == code).sum())
-    return tuple(places.tolist())
+        positions[source.part == code] = np.arange((source.part == code).sum())
+    return tuple(positions.tolist())
 
 
 def _class_counts(targets: np.ndarray, task: str, num_classes: int) -> tuple[int, ...]:
-    """Return how often each class, or label, is among the targets of the training part; of dense ones, in places."""
+    """Return how many training targets have each class or label; for segmentation, how many pixels."""
     if task == "regression":
         return ()
-    if task == "multilabel":
-        counts = targets.sum(0)
-    else:
-        counts = np.bincount(targets[targets >= 0], minlength=num_classes)
+    counts = targets.sum(0) if task == "multilabel" else np.bincount(targets[targets >= 0], minlength=num_classes)
     return tuple(int(count) for count in counts)
 
 
-def _normalized(source: Source, targets: np.ndarray, by: Preparation) -> tuple[Any, np.ndarray]:
-    """Return inputs and targets, normalised; bytes, and items of a dataset, are when they are read."""
-    inputs = source.inputs
+def _normalized(source: Source, by: Preparation) -> tuple[Any, np.ndarray]:
+    """Return inputs and targets, normalised; bytes and items of a dataset are normalised when they are read."""
+    inputs: Any = source.inputs
+    targets: Any = source.targets
     if source.in_memory and inputs.dtype != np.uint8:
         inputs = _scaled(inputs, by)
         if _is_filled(source):
-            inputs = np.where(np.isnan(inputs), np.float32(0), inputs)  # the mean
+            inputs = np.where(np.isnan(inputs), np.float32(0), inputs)  # 0 is the mean
     if by.target_mean is not None:
         targets = (targets - by.target_mean) / by.target_std
     return inputs, targets
@@ -329,27 +390,28 @@ def _scaled(inputs: np.ndarray, by: Preparation) -> np.ndarray:
     return inputs if by.mean is None else (inputs - by.mean) / by.std
 
 
-def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
-    """Keep a random `limit` of the samples, by the stream `limit`; return their places, too."""
-    everything = np.arange(source.num_samples)
+def _limited(source: Source, split: Split) -> Source:
+    """Return a random `limit` of the samples, drawn from the stream `limit`."""
     if split.limit is None or split.limit >= source.num_samples:
-        return source, everything
+        return source
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
-    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths", "weights", "shards")}
+    arrays = {name: getattr(source, name) for name in _PER_SAMPLE}
     chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
+    names: Any = tuple((source.names or ())[place] for place in kept.tolist())
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
-    return dataclasses.replace(source, inputs=inputs, names=None, **chosen), kept
+    return dataclasses.replace(source, inputs=inputs, names=names, **chosen)
 
 
-def _refuse_unusable(source: Source, where: str) -> None:
+def _check_usable(source: Source, where: str) -> None:
+    """Reject inputs that are NaN or infinite, but for missing values that are filled."""
     missing, named = source.missing, ""
     if source.in_memory and source.inputs.dtype != np.uint8:
         bad = np.isinf(source.inputs) if _is_filled(source) else ~np.isfinite(source.inputs)
         missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:
-            columns = [feature for feature, column in zip(source.features, bad.any(0), strict=True) if column]
+            columns = [feature for feature, is_bad in zip(source.features, bad.any(0), strict=True) if is_bad]
             named = f" in the columns {', '.join(columns)}"
     if missing is not None and missing.any():
         raise DataError(
@@ -359,13 +421,10 @@ def _refuse_unusable(source: Source, where: str) -> None:
 
 
 def _is_filled(source: Source) -> bool:
-    """Tell whether missing values of a table are filled."""
+    """Return whether missing values of a table are filled."""
     return source.table is not None and source.table.missing == "fill"
 
 
-def _refuse_one_class(targets: np.ndarray, task: str, name: str) -> None:
-    if task == "classification" and len(np.unique(targets)) < 2:
-        raise DataError(
-            f"data.name={name}: all {len(targets)} samples have one class only, expected at least two; "
-            "check the labels (`data.stats` counts them)"
-        )
+def _check_classes(labels: Any, task: str, subject: str, remedy: str) -> None:
+    if task == "classification" and len(np.unique(labels)) < 2:
+        raise DataError(f"{subject} one class only, expected at least two; {remedy}")

@@ -1,4 +1,4 @@
-"""`Source`: raw data, as they come from a file, a folder, a data set or a user's function."""
+"""`Source`: raw data as a file, a folder, a data set or a user's function provides them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ingredients.datasets.whole_numbers import check_whole, tell_merged
+from ingredients.datasets.whole_numbers import check_whole, warn_of_merged
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,25 +24,25 @@ class Source:
     """Raw data, before splitting and normalising.
 
     Attributes:
-        inputs: Array (samples, *shape) of float32, int64, or bytes that become float32 (see `as_floats`), or a
-            map-style dataset of (input, target), or of samples of any structure, or `Streams` of those.
-        targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None for no targets.
-            Of samples of any structure, labels (samples,) to stratify and balance by, or None.
-        classes: Names of the classes by label 0, 1, ...; None to read them off the targets.
-        part: Array (samples,) of TRAIN, VAL, TEST where the source itself says so, else None.
-        features: Names of the inputs' columns, if they have any.
-        target_names: Names of the targets' columns, if they have any.
-        names: Names of the samples, such as their files, if they have any.
-        digest: SHA-256 of the content of a dataset; arrays are hashed as they are.
-        table: The columns that the inputs are made of, if they come from a table.
-        missing: Array (samples,) of how many values of a dataset's inputs are NaN or infinite; arrays are counted as
-            they are.
-        is_structured: Whether samples are of any structure, and left as they are.
-        collate: What makes a batch of samples of any structure.
-        lengths: Array (samples,) of lengths of sequences, if samples have any.
-        weights: Array (samples,) of how often samples are to be drawn, in proportion, if there are any.
-        shards: Array (samples,) of the file that each sample lies in, if they lie in some.
-        item_shape: Shape of the first tensor of every sample of any structure; () where they differ.
+        inputs: Array (samples, *shape) of float32, int64, or bytes that become float32 (see `as_floats`); or a
+            map-style dataset of (input, target) or of samples of any structure; or `Streams` of those.
+        targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None without targets.
+            For samples of any structure: labels (samples,) to stratify and balance by, or None.
+        classes: Names of the classes by label 0, 1, ...; None infers them from the targets.
+        part: Array (samples,) of TRAIN, VAL, TEST if the source is split already.
+        features: Names of the input columns.
+        target_names: Names of the target columns.
+        names: Names of the samples, such as their files, or their positions.
+        digest: SHA-256 of the content of a dataset; arrays are hashed directly.
+        missing: Array (samples,) with the number of NaN and infinite values in the inputs of a dataset; arrays are
+            counted directly.
+        table: Encoding of the inputs, if they come from a table.
+        is_structured: Whether samples have any structure and stay unconverted.
+        collate: Function that makes a batch of samples of any structure.
+        lengths: Array (samples,) with the length of the sequence in each sample.
+        weights: Array (samples,) of sampling weights.
+        shards: Array (samples,) with the number of the file that holds each sample.
+        item_shape: Shape of the first tensor of each sample of any structure; () if shapes differ.
     """
 
     inputs: Any
@@ -51,7 +51,7 @@ class Source:
     part: np.ndarray | None = None
     features: tuple[str, ...] | None = None
     target_names: tuple[str, ...] | None = None
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | tuple[int, ...] | None = None
     digest: str | None = None
     missing: np.ndarray | None = None
     table: TableColumns | None = None
@@ -64,9 +64,9 @@ class Source:
 
     @property
     def dtype(self) -> str:
-        """Type that inputs become: `float32`, or `int64` for whole numbers, which are not normalised."""
-        found = np.dtype(getattr(self.inputs, "dtype", np.float32))
-        return "float32" if found == np.uint8 else found.name
+        """Type that inputs become: `float32`, or `int64` for integers, which are not normalised."""
+        dtype = np.dtype(getattr(self.inputs, "dtype", np.float32))
+        return "float32" if dtype == np.uint8 else dtype.name
 
     @property
     def in_memory(self) -> bool:
@@ -85,12 +85,15 @@ def from_arrays(
     """Join (part, inputs, targets) triples into one source.
 
     Args:
-        parts: A part of None leaves the split to the lab. If one has no targets, the source has none.
-        where: The setting that names them, for messages.
-        dtype: What inputs become: `float32`, or `int64` for whole numbers.
+        parts: The triples; part None leaves the split to the lab. If one has no targets, the source has none.
+        where: The setting that names the data, for messages.
+        dtype: Type of the inputs: `float32`, or `int64` for integers.
+
+    Returns:
+        A source with inputs (samples, *shape), images channels first.
 
     Raises:
-        DataError: If they are no rows of numbers, or not as many of each.
+        DataError: If inputs are not numbers, differ in shape between parts, or in number from their targets.
     """
     for _, inputs, targets in parts:
         if not inputs.ndim or (targets is not None and not targets.ndim):
@@ -100,18 +103,31 @@ def from_arrays(
     shapes = {tuple(inputs.shape[1:]) for _, inputs, _ in parts}
     if len(shapes) > 1:
         raise DataError(f"{where}: the parts have inputs of different shapes {sorted(shapes)}, expected one shape")
-    inputs = as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where, dtype)
-    there = [targets for _, _, targets in parts if targets is not None]
-    joined = np.concatenate(there) if len(there) == len(parts) else None
-    given = [part for part, _, _ in parts]
-    part = None
-    if None not in given:
-        part = np.concatenate([np.full(len(inputs), part, np.int8) for part, inputs, _ in parts])
-    return Source(inputs, joined, part=part)
+    samples = as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where, dtype)
+    known = [targets for _, _, targets in parts if targets is not None]
+    codes = [code for code, _, _ in parts]
+    return Source(
+        samples,
+        np.concatenate(known) if len(known) == len(parts) else None,
+        part=None if None in codes else np.repeat(np.array(codes, np.int8), [len(inputs) for _, inputs, _ in parts]),
+    )
 
 
 def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:
-    """Return inputs as `dtype`, images as (samples, channels, height, width); bytes for float32 stay bytes."""
+    """Convert an array of inputs to `dtype`, with images channels first.
+
+    Args:
+        inputs: (samples, ...). uint8 of 3 dimensions, or of 4 with 1, 3 or 4 channels last, are images.
+        where: The setting that names the data, for messages.
+        dtype: `float32`, or `int64` for integers.
+
+    Returns:
+        (samples, *shape), at least one value a sample. Images are (samples, channels, height, width). Bytes stay bytes
+        for `float32`, see `as_floats`.
+
+    Raises:
+        DataError: If the inputs are not numbers, or not integers where `int64` is asked for.
+    """
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")
     check_whole(inputs.dtype, where, dtype)
@@ -124,12 +140,12 @@ def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.nda
         inputs = np.moveaxis(inputs, -1, 1)
     if dtype == "int64":
         return np.ascontiguousarray(inputs, np.int64)
-    tell_merged(inputs, where)
+    warn_of_merged(inputs, where)
     return np.ascontiguousarray(inputs, np.uint8 if is_bytes else np.float32)
 
 
 def as_floats(inputs: np.ndarray) -> np.ndarray:
-    """Return inputs of which some are bytes as float32; those of images (samples, channels, height, width) 0 to 1."""
+    """Convert bytes to float32, images (samples, channels, height, width) to 0 to 1; other inputs stay unchanged."""
     if inputs.dtype != np.uint8:
         return inputs
     floats = inputs.astype(np.float32)

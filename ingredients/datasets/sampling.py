@@ -1,73 +1,60 @@
-"""Which samples an epoch has, in which order: each sampler draws from streams of (seed, epoch) alone.
+"""Orders of training samples, one per epoch: from the lab's samplers, or a class that works like torch's `Sampler`.
 
-An order is known as a whole before the epoch begins, so that one resumed in the middle goes on as it would have.
+An order is drawn from streams of (seed, epoch) alone and is known before the epoch begins, so a run can resume in its
+middle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.config.seed import numpy_stream, torch_stream
-from ingredients.datasets.own_sampler import TrainPart, own_order
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from ingredients.config.nearest import nearest
+from ingredients.config.seed import global_stream, numpy_stream, torch_stream
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError
 
-__all__ = ["Order", "by_length", "by_shard", "drawn", "make_order", "shuffled"]
+__all__ = [
+    "SAMPLERS",
+    "Order",
+    "TrainPart",
+    "by_length",
+    "by_shard",
+    "drawn",
+    "make_order",
+    "own_order",
+    "sampler_class",
+    "shuffled",
+]
 
-# The positions (samples of an epoch,) of an epoch, in order.
+# Positions (samples of an epoch,) in the training part, for the number of an epoch.
 Order = Callable[[int], Tensor]
 
-# Batches among which sequences are sorted by their length: more are more alike, and less mixed.
+# Batches among which sequences are sorted by length: with more, lengths are more similar and samples less mixed.
 _SORTED_BATCHES = 50
 
 
 def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Order:
-    """Return the order of the training part that a config asks for.
+    """Return the order of the training part for `data.sampler` and `data.shuffle_buffer`.
 
     Args:
         prepared: The data.
-        config: The data ingredient's config.
+        config: Config of the data ingredient.
         seed: Seed of the experiment.
 
     Raises:
-        DataError: If the data do not have what the sampler needs.
+        DataError: If the data lack what the sampler needs, such as weights, classes or lengths.
     """
     sampler, train = config["sampler"], prepared.indices["train"]
     count = config["epoch_samples"] or len(train)
-    if sampler == "weighted":
-        weights = None if prepared.weights is None else prepared.weights[train]
-        if (
-            weights is None
-            or not len(weights)
-            or not np.isfinite(weights).all()
-            or weights.min() < 0
-            or not weights.any()
-        ):
-            raise DataError(
-                f"data.weights={config['weights']}: data.name={config['name']} has no such weights, or some are below "
-                "0 or all are 0; name a column, an array, a key or an attribute with one number per sample"
-            )
-        return drawn(weights, count, seed)
-    if sampler == "balanced":
-        if prepared.targets.ndim != 1 or prepared.preparation.task == "regression" or not prepared.has_targets:
-            raise DataError("data.sampler=balanced: the samples have no class each; use data.sampler=weighted, or none")
-        labels = prepared.targets[train]
-        counts = np.bincount(labels)
-        return drawn(1 / counts[labels], count, seed)
-    if sampler == "by_length":
-        if prepared.lengths is None:
-            raise DataError(
-                "data.sampler=by_length: the samples have no lengths; they are known of samples of any structure, such "
-                "as those that data.collate=pad makes batches of"
-            )
-        return by_length(prepared.lengths[train], count, config["batch_size"], seed)
-    if sampler == "sequential":
-        return lambda epoch: torch.arange(count) % len(train)
+    if sampler in SAMPLERS:
+        return SAMPLERS[sampler](prepared, config, count, seed)
     if sampler is not None:
         part = TrainPart(prepared.inputs, train, prepared.targets, prepared.lengths)
         return own_order(sampler, config["sampler_options"], part, seed)
@@ -81,8 +68,51 @@ def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Orde
     return lambda epoch: shuffled(len(train), count, seed, epoch)
 
 
+def _sequential(prepared: Prepared, config: Mapping[str, Any], count: int, seed: int) -> Order:
+    return lambda epoch: torch.arange(count) % len(prepared.indices["train"])
+
+
+def _weighted(prepared: Prepared, config: Mapping[str, Any], count: int, seed: int) -> Order:
+    weights = np.zeros(0) if prepared.weights is None else prepared.weights[prepared.indices["train"]]
+    if not len(weights) or not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
+        raise DataError(
+            f"data.weights={config['weights']}: data.name={config['name']} has no such weights, or some are negative, "
+            "or all are 0; name a column, an array, a key or an attribute with one number per sample"
+        )
+    return drawn(weights, count, seed)
+
+
+def _balanced(prepared: Prepared, config: Mapping[str, Any], count: int, seed: int) -> Order:
+    if prepared.targets.ndim != 1 or prepared.preparation.task == "regression" or not prepared.has_targets:
+        raise DataError("data.sampler=balanced: the samples have no class each; use data.sampler=weighted, or none")
+    labels = prepared.targets[prepared.indices["train"]]
+    return drawn(1 / np.bincount(labels)[labels], count, seed)
+
+
+def _by_length(prepared: Prepared, config: Mapping[str, Any], count: int, seed: int) -> Order:
+    if prepared.lengths is None:
+        raise DataError(
+            "data.sampler=by_length: the samples have no lengths; texts and samples of any structure have them, such "
+            "as those that data.collate=pad pads"
+        )
+    return by_length(prepared.lengths[prepared.indices["train"]], count, config["batch_size"], seed)
+
+
+# The lab's samplers by `data.sampler`.
+SAMPLERS = {"sequential": _sequential, "weighted": _weighted, "balanced": _balanced, "by_length": _by_length}
+
+
 def shuffled(num_samples: int, count: int, seed: int, epoch: int) -> Tensor:
-    """Return `count` positions of `num_samples`, each as often as others but for one: shuffled rounds in a row."""
+    """Shuffle samples, in several rounds if an epoch has more positions than samples.
+
+    Args:
+        num_samples: Number of samples.
+        count: Number of positions; every sample occurs equally often, give or take one.
+        seed, epoch: Determine the draws, with the stream `shuffle`.
+
+    Returns:
+        Positions (count,), int64.
+    """
     rounds = [
         torch.randperm(num_samples, generator=torch_stream(seed, "shuffle", epoch, *([number] if number else [])))
         for number in range(-(-count // num_samples) if num_samples else 0)
@@ -91,7 +121,13 @@ def shuffled(num_samples: int, count: int, seed: int, epoch: int) -> Tensor:
 
 
 def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
-    """Return an order of `count` positions, drawn with replacement, in proportion to their weights."""
+    """Return an order that draws with replacement, with probabilities in proportion to weights.
+
+    Args:
+        weights: Weight of each sample (samples,), not all 0.
+        count: Positions in an epoch.
+        seed: Seed of the stream `sample`.
+    """
     shares = np.cumsum(weights, dtype=np.float64)
     shares /= shares[-1]
 
@@ -103,29 +139,43 @@ def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
 
 
 def by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
-    """Return an order that reads files one behind the other, shuffled, and their samples among `buffer` of them."""
+    """Return an order that reads files one after the other, and shuffles their samples within a buffer.
+
+    Args:
+        shards: Number of the file that holds each sample (samples,). The order of the files is shuffled.
+        count: Positions in an epoch.
+        buffer: Samples in the buffer.
+        seed: Seed of the stream `sample`.
+    """
     by_file = [np.flatnonzero(shards == shard) for shard in np.unique(shards)]
 
     def order(epoch: int) -> Tensor:
         draws = numpy_stream(seed, "sample", epoch)
-        found: list[int] = []
-        while len(found) < count:
+        positions: list[int] = []
+        while len(positions) < count:
             places = np.concatenate([by_file[file] for file in draws.permutation(len(by_file))])
             held = places[:buffer].tolist()
             for place in places[buffer:].tolist():
                 slot = int(draws.integers(len(held)))
-                found.append(held[slot])
+                positions.append(held[slot])
                 held[slot] = place
-            found += [held[slot] for slot in draws.permutation(len(held))]
-        return torch.tensor(found[:count])
+            positions += [held[slot] for slot in draws.permutation(len(held))]
+        return torch.tensor(positions[:count])
 
     return order
 
 
 def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Order:
-    """Return a shuffled order whose batches hold samples of alike lengths; a last one that is smaller stays the last.
+    """Return a shuffled order whose batches hold samples of similar lengths.
 
-    Samples are shuffled, sorted within some batches in a row, and then the batches are shuffled.
+    Samples are shuffled and sorted within blocks of batches; then the batches are shuffled. A smaller last batch stays
+    last.
+
+    Args:
+        lengths: Length of each sample (samples,).
+        count: Positions in an epoch.
+        batch_size: Samples in a batch.
+        seed: Seed of the streams `shuffle` and `sample`.
     """
     measured = torch.from_numpy(lengths)
 
@@ -139,3 +189,108 @@ def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Or
         return torch.cat([*(batches[place] for place in places), rest])
 
     return order
+
+
+class TrainPart(Sequence):
+    """The training part as a user's sampler gets it: samples by their positions.
+
+    Args:
+        inputs: Inputs of all parts, see `Prepared`.
+        indices: Indices of the training samples (N,).
+        targets: Targets of all parts.
+        lengths: Lengths of all samples, if known.
+
+    Attributes:
+        targets: Targets of the training part (N, ...); empty for samples of any structure.
+        lengths: Lengths of its samples (N,), or None.
+    """
+
+    def __init__(self, inputs: Any, indices: np.ndarray, targets: np.ndarray, lengths: np.ndarray | None) -> None:
+        self._inputs = inputs
+        self._indices = indices
+        self.targets = targets[indices] if len(targets) else targets
+        self.lengths = None if lengths is None else lengths[indices]
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self._inputs[int(self._indices[position])]
+
+
+def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return a user's sampler class.
+
+    Args:
+        name: Dotted path, `package.module:Class`.
+        options: `data.sampler_options`, checked against the arguments of the class.
+
+    Raises:
+        DataError: If the name is not a dotted path, or its object takes no arguments.
+        ConfigError: If there is no such object, or it does not take the options.
+    """
+    if not is_dotted_path(name):
+        near = nearest(name, [*SAMPLERS])
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(SAMPLERS)}, package.module:Class"
+        raise DataError(f"data.sampler: got {name!r}, which is unknown; {hint}")
+    cls = import_object(name, "data.sampler")
+    if not callable(cls) or not inspect.signature(cls).parameters:
+        raise DataError(f"data.sampler: {name} takes no argument, expected a class that takes the training part")
+    check_options(cls, options, "data.sampler_options", {_first_parameter(cls): ()})
+    return cls
+
+
+def own_order(name: str, options: Mapping[str, Any], part: TrainPart, seed: int) -> Order:
+    """Return the order of a user's sampler, which is built for each epoch with global generators of (seed, epoch).
+
+    Args:
+        name: Dotted path of the class.
+        options: Its arguments, besides the training part.
+        part: The training part, its first argument.
+        seed: Seed of the stream `sample`.
+
+    Raises:
+        DataError: If it yields anything but positions, or, when an epoch begins, another number than in epoch 1.
+    """
+    cls = sampler_class(name, options)
+
+    def positions(epoch: int) -> Tensor:
+        with global_stream(seed, "sample", epoch):
+            sampler = build(cls, options, "data.sampler_options", DataError, **{_first_parameter(cls): part})
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            values = list(sampler)
+        return _checked_positions(values, len(part), name)
+
+    first = positions(1)
+
+    def order(epoch: int) -> Tensor:
+        places = first if epoch == 1 else positions(epoch)
+        if len(places) != len(first):
+            raise DataError(
+                f"data.sampler: {name} yields {len(places)} positions in epoch {epoch}, but {len(first)} in epoch 1; "
+                "yield the same number in each epoch"
+            )
+        return places
+
+    return order
+
+
+def _checked_positions(values: list[Any], count: int, name: str) -> Tensor:
+    try:
+        positions = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"data.sampler: {name} yields no positions ({error}); yield one whole number each") from error
+    if positions.ndim != 1 or not len(positions) or positions.is_floating_point() or positions.dtype == torch.bool:
+        shown = repr(values[0])[:60] if values else "nothing"
+        raise DataError(f"data.sampler: {name} yields {shown}, expected positions of samples, one whole number each")
+    if int(positions.min()) < 0 or int(positions.max()) >= count:
+        raise DataError(
+            f"data.sampler: {name} yields positions {int(positions.min())} to {int(positions.max())}, but the training "
+            f"part has 0 to {count - 1}"
+        )
+    return positions.long()
+
+
+def _first_parameter(target: Callable[..., Any]) -> str:
+    return next(iter(inspect.signature(target).parameters))

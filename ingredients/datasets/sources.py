@@ -1,7 +1,7 @@
-"""Where data come from: bundled sets, files, folders of images, torchvision, a user's factory.
+"""Sources of data by name: bundled sets, files, torchvision, Hugging Face, a user's factory.
 
-Everything here is numpy, so that data can be looked at without torch. A source gives either arrays, which are kept in
-memory, or a map-style dataset (`len`, `[index] -> (input, target)`), which is read item by item.
+Sources use numpy, so that data can be inspected without torch. A source holds arrays in memory, or a map-style dataset
+(`len`, `[index] -> (input, target)`) that is read item by item.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import gzip
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,13 @@ import numpy as np
 from ingredients.config.construct import build, import_object, is_dotted_path
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
-from ingredients.datasets.arrow_tables import from_tables, read_hugging_face, read_parquet
+from ingredients.datasets.arrow_tables import read_hugging_face, read_parquet
 from ingredients.datasets.csv_table import read_csv
 from ingredients.datasets.factories import from_factory, from_torchvision
-from ingredients.datasets.files import read_idx, read_image_folder, read_npz
-from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.files import read_idx, read_npz
+from ingredients.datasets.image_folder import read_image_folder
 from ingredients.datasets.samples import Source
-from ingredients.datasets.splitting import by_name
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.tar_shards import read_tar
 from ingredients.datasets.texts import read_texts
 from ingredients.errors import DataError
@@ -37,110 +37,33 @@ BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
-    """What is asked of a kind of file; see `load_source`."""
-
-    target: str | Sequence[str] | None
-    image_size: int | None
-    options: Mapping[str, Any]
-    trained: Preparation | None
-    columns: str | Sequence[str] | None
-    categorical: str | Sequence[str] | None
-    encoding: str
-    missing: str
-    na_values: Sequence[str]
-    dtype: str
-    task: str
-    collate: Callable[[list], Any] | None
-    weights: str | None
-    needs_targets: bool
-
-    @property
-    def key(self) -> str | None:
-        """The name of the target, where there is one."""
-        return self.target if isinstance(self.target, str) else None
-
-    @property
-    def of_items(self) -> dict[str, Any]:
-        """What sources of items take beside their columns and dtype."""
-        return {"task": self.task, "target": self.key, "collate": self.collate, "weights": self.weights}
-
-
-@dataclasses.dataclass(frozen=True)
 class FileKind:
     """A kind of file that data come from.
 
     Attributes:
-        read: Reads one, by its path; a text may be without.
-        settings: Those that it reads, beside `data.name`; others are refused.
-        suffix: The ending of its files, from which `data.name` follows; None if `kind_of` tells it otherwise.
+        read: Reads a path with `SourceSettings`; the path may be None for `text` alone.
+        settings: The settings that it reads, besides `data.name`; others are rejected.
+        suffix: File ending that selects this kind; None if `kind_of` recognises it by other means.
     """
 
-    read: Callable[[Any, _Asked], Source]
+    read: Callable[[Any, SourceSettings], Source]
     settings: tuple[str, ...]
     suffix: str | None = None
 
 
-def _read_npz(path: Path, asked: _Asked) -> Source:
-    return read_npz(path, needs_targets=asked.needs_targets, dtype=asked.dtype, weights=asked.weights)
-
-
-def _read_csv(path: Path, asked: _Asked) -> Source:
-    return read_csv(
-        path,
-        asked.target,
-        asked.trained,
-        columns=asked.columns,
-        categorical=asked.categorical,
-        encoding=asked.encoding,
-        missing=asked.missing,
-        na_values=asked.na_values,
-        dtype=asked.dtype,
-        weights=asked.weights,
-        needs_targets=asked.needs_targets,
-    )
-
-
-def _read_text(path: Path | None, asked: _Asked) -> Source:
-    columns = asked.columns
-    column = columns if isinstance(columns, str | None) else next(iter(columns), None)
-    return read_texts(path, asked.key, column, asked.options, asked.trained, needs_targets=asked.needs_targets)
-
-
-def _read_idx(path: Path, asked: _Asked) -> Source:
-    return read_idx(path, needs_targets=asked.needs_targets, dtype=asked.dtype)
-
-
-def _read_image_folder(path: Path, asked: _Asked) -> Source:
-    return read_image_folder(path, asked.image_size, asked.trained, needs_targets=asked.needs_targets)
-
-
-def _read_tar(path: Path, asked: _Asked) -> Source:
-    shards = by_name(read_tar(path, asked.columns))
-    return from_factory(shards, f"data.path={path}", asked.dtype, **asked.of_items)
-
-
-def _read_parquet(path: Path, asked: _Asked) -> Source:
-    parts = read_parquet(path)
-    return from_tables(parts, f"data.path={path}", columns=asked.columns, dtype=asked.dtype, **asked.of_items)
-
-
 _OF_ITEMS = ("path", "columns", "target", "dtype", "collate", "weights")
-# Each kind of file, by its `data.name`. A new one is a row here.
+_OF_CSV = ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights")
+# Each kind of file by its `data.name`. To add one, add a row here.
 FILES = {
-    "npz": FileKind(_read_npz, ("path", "dtype", "weights"), ".npz"),
-    "csv": FileKind(
-        _read_csv,
-        ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights"),
-        ".csv",
-    ),
-    "text": FileKind(_read_text, ("path", "target", "columns", "options"), ".jsonl"),
-    "idx": FileKind(_read_idx, ("path", "dtype")),
-    "image_folder": FileKind(_read_image_folder, ("path", "image_size")),
-    "tar": FileKind(_read_tar, _OF_ITEMS, ".tar"),
-    "parquet": FileKind(_read_parquet, _OF_ITEMS, ".parquet"),
+    "npz": FileKind(read_npz, ("path", "dtype", "weights"), ".npz"),
+    "csv": FileKind(read_csv, _OF_CSV, ".csv"),
+    "text": FileKind(read_texts, ("path", "target", "columns", "options"), ".jsonl"),
+    "idx": FileKind(read_idx, ("path", "dtype")),
+    "image_folder": FileKind(read_image_folder, ("path", "image_size")),
+    "tar": FileKind(read_tar, _OF_ITEMS, ".tar"),
+    "parquet": FileKind(read_parquet, _OF_ITEMS, ".parquet"),
 }
-# Settings that each kind of data reads; those of code are in `_READ_OF_CODE`.
+# Settings that each kind of data reads; `_READ_OF_CODE` has those of code.
 _READ = {name: kind.settings for name, kind in FILES.items()} | {"huggingface": (*_OF_ITEMS, "options")}
 _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
@@ -150,7 +73,13 @@ _UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse")
 
 
 def kind_of(path: str | None) -> str:
-    """Return the kind of data that a path is of, by its ending; the digits without one, or if that does not tell.
+    """Return the kind of data in a file or folder, by its ending or its content.
+
+    Args:
+        path: The file or folder; a folder without known files is an `image_folder`.
+
+    Returns:
+        A name for `data.name`; `digits` without a path or for an unknown ending.
 
     >>> kind_of("configs/iris.csv")
     'csv'
@@ -159,27 +88,33 @@ def kind_of(path: str | None) -> str:
         return "digits"
     where = Path(path).expanduser()
     if where.is_dir():
-        if any(where.glob("*-idx?-ubyte*")):
-            return "idx"
-        if any(where.glob("*.parquet")) or any(where.glob("*/*.parquet")):
-            return "parquet"
-        if any((where / name).exists() for name in ("dataset_dict.json", "state.json")):
-            return "huggingface"
-        return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
+        return _kind_of_folder(where)
     suffix = where.suffix.lower()
     return next((name for name, kind in FILES.items() if kind.suffix == suffix), "digits")
 
 
-def check_options(name: str, **given: Any) -> None:
-    """Refuse settings that the data called `name` do not read, rather than to train on other data than were meant.
+def _kind_of_folder(folder: Path) -> str:
+    patterns = {
+        "idx": ("*-idx?-ubyte*",),
+        "parquet": ("*.parquet", "*/*.parquet"),
+        "huggingface": ("dataset_dict.json", "state.json"),
+        "tar": ("*.tar", "*/*.tar"),
+    }
+    for name, globs in patterns.items():
+        if any(any(folder.glob(glob)) for glob in globs):
+            return name
+    return "image_folder"
+
+
+def check_options(name: str, **settings: Any) -> None:
+    """Reject settings that the data do not read, so that no setting is ignored silently.
 
     Args:
-        name: As in the config of the data ingredient.
-        **given: `path`, `target`, `columns`, `categorical`, `encoding`, `missing`, `na_values`, `dtype`, `options`,
-            `image_size`, `collate` and `weights`.
+        name: `data.name`.
+        **settings: Settings of the data ingredient by name; unset ones are accepted.
 
     Raises:
-        DataError: If one of them is set in vain.
+        DataError: If the data do not read one of them; the message lists the kinds of data that do.
     """
     if name in BUNDLED:
         read: tuple[str, ...] = ()
@@ -189,98 +124,62 @@ def check_options(name: str, **given: Any) -> None:
         read = ("path", "options", "dtype", "collate")
     else:
         read = _READ.get(name, ("options", "dtype", "collate", "target", "weights"))
-    for key, value in given.items():
+    for key, value in settings.items():
         if key in read or value in _UNSET:
             continue
         readers = [kind for kind, keys in _READ.items() if key in keys] + _READ_OF_CODE.get(key, [])
         raise DataError(
-            f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or write data.name= with "
-            f"one that does: {', '.join(readers)}"
+            f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or set data.name to one "
+            f"that does: {', '.join(readers)}"
         )
 
 
 def load_source(
-    name: str,
-    path: str | None = None,
-    target: str | Sequence[str] | None = None,
-    image_size: int | None = None,
-    options: Mapping[str, Any] = {},
-    seed: int = 0,
-    trained: Preparation | None = None,
-    *,
-    columns: str | Sequence[str] | None = None,
-    categorical: str | Sequence[str] | None = None,
-    encoding: str = "one_hot",
-    missing: str = "refuse",
-    na_values: Sequence[str] = (),
-    dtype: str = "float32",
-    task: str = "auto",
-    collate: Callable[[list], Any] | None = None,
-    weights: str | None = None,
-    needs_targets: bool = True,
+    name: str, path: str | None = None, target: str | Sequence[str] | None = None, **settings: Any
 ) -> Source:
     """Load the data called `name`.
 
-    A factory that draws from the global generators draws from the stream `factory` of `seed`.
-
     Args:
-        name, path, target, image_size, options: As in the config of the data ingredient.
-        seed: Seed of the experiment.
-        trained: What the data of a model were prepared by that these are for, too.
-        columns, categorical, encoding, missing, na_values, dtype, task, weights: As in the config; those of `trained`
-            go before them.
-        collate: What makes a batch of samples of any structure, if it is given.
-        needs_targets: Whether files have to hold targets.
+        name, path, target: As in the config of the data ingredient.
+        **settings: The other fields of `SourceSettings`.
+
+    Returns:
+        The source; that of a bundled set is a copy, which the caller may change.
 
     Raises:
         DataError: If there are no such data, or they cannot be read.
     """
     if name in BUNDLED:
-        return _bundled(name)
+        return copy.deepcopy(read_bundled(name))
     check_source(name, path)
-    if trained is not None:
-        dtype, task = trained.dtype, trained.task
+    asked = SourceSettings(name, path, target, **settings)
     where = None if path is None else Path(path).expanduser()
-    asked = _Asked(
-        target=target,
-        image_size=image_size,
-        options=options,
-        trained=trained,
-        columns=columns,
-        categorical=categorical,
-        encoding=encoding,
-        missing=missing,
-        na_values=na_values,
-        dtype=dtype,
-        task=task,
-        collate=collate,
-        weights=weights,
-        needs_targets=needs_targets,
-    )
     if name in FILES:
         return FILES[name].read(where, asked)
     if name.partition(":")[0] == "huggingface":
-        parts = read_hugging_face(name.partition(":")[2] or None, where, options)
-        return from_tables(parts, f"data.name={name}", columns=columns, dtype=dtype, **asked.of_items)
+        return read_hugging_face(where, asked)
     if name.startswith("torchvision:"):
-        return from_torchvision(name.partition(":")[2], path, options, dtype, task=task, collate=collate)
-    with global_stream(seed, "factory"):
-        made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    return from_factory(made, f"data.name={name}", dtype, **asked.of_items)
+        return from_torchvision(name.partition(":")[2], asked)
+    with global_stream(asked.seed, "factory"):
+        made = build(import_object(name, "data.name"), asked.options, "data.options", DataError)
+    return from_factory(made, f"data.name={name}", **asked.for_items)
 
 
 def check_source(name: str, path: str | None) -> None:
-    """Refuse data that are not there, before they are read.
+    """Reject data that do not exist, before anything is read.
+
+    Args:
+        name: `data.name`.
+        path: `data.path`.
 
     Raises:
-        DataError, ConfigError: If there are no such data.
+        DataError: If the name is unknown, or the path is missing or does not exist.
+        ConfigError: If the name is a dotted path to nothing.
     """
     if name in (*FILES, "huggingface"):
-        if path is None and name == "text":
-            return
-        if path is None:
+        if path is None and name != "text":
             raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
-        if not Path(path).expanduser().exists():
+        if path is not None and not Path(path).expanduser().exists():
             raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
     elif name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
         return
@@ -297,13 +196,16 @@ def check_source(name: str, path: str | None) -> None:
         raise DataError(f"data.name: got {name!r}, which is unknown; {hint}")
 
 
-def _bundled(name: str) -> Source:
-    return copy.deepcopy(read_bundled(name))  # what is done to it is nobody else's
-
-
 @functools.cache
 def read_bundled(name: str) -> Source:
-    """Read a bundled data set once in a process: runs one after the other, and forked ones, need not parse it again."""
+    """Read a bundled data set, once per process, so that later and forked runs need not parse it again.
+
+    Args:
+        name: One of `BUNDLED`.
+
+    Returns:
+        The source that all callers share; use `load_source` for a copy.
+    """
     if name == "digits":
         images, labels = read_digits()
         return Source((images / 16).astype(np.float32)[:, None], labels, tuple(map(str, range(10))))
@@ -315,15 +217,15 @@ def read_bundled(name: str) -> Source:
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the images (1797, 8, 8) of handwritten digits, grey values from 0 to 16, and their labels (1797,).
+    """Return images (1797, 8, 8) of handwritten digits, grey values from 0 to 16, and their labels (1797,).
 
-    Source: https://archive.ics.uci.edu/dataset/80, as scikit-learn has it. Its `load_digits` reads the same file, after
-    an import that takes a second, a fifth of what a short training takes.
+    Source: https://archive.ics.uci.edu/dataset/80, from scikit-learn's files. Its own `load_digits` takes a second to
+    import, a fifth of a short training run.
     """
     package = importlib.util.find_spec("sklearn")
     folders = package.submodule_search_locations if package is not None else None
     file = Path(*folders or (), "datasets", "data", "digits.csv.gz")
-    if not file.is_file():  # in a version that keeps it elsewhere
+    if not file.is_file():  # another version of scikit-learn may keep the file elsewhere
         from sklearn.datasets import load_digits
 
         bunch = load_digits()

@@ -1,11 +1,13 @@
-"""Splitting samples into train, val and test, so that it can be done again and told from another split."""
+"""Splits into train, val and test, which can be repeated and compared."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,49 +15,74 @@ import numpy as np
 from ingredients.config.seed import numpy_stream
 from ingredients.errors import DataError
 
-_log = logging.getLogger(__name__)
+__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_fractions", "files_by_part", "split"]
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "other_split", "split"]
+_log = logging.getLogger(__name__)
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
-# What files and folders call the parts.
+# Names of the parts in files and folders.
 PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST, "t10k": TEST}
 
-# The settings of the data ingredient that a split follows from, beside its seed.
+# Settings of the data ingredient that determine a split, besides its seed.
 _SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify")
 
 
 def by_name(parts: Mapping[int | None, Any]) -> Any:
-    """Return parts by their names, of those by their codes; of None the part itself, which the lab splits."""
+    """Return parts by name instead of code; a single part without a code, which the lab splits, as it is."""
     return parts[None] if None in parts else {SPLITS[code]: part for code, part in parts.items() if code is not None}
 
 
-def other_split(how: str, remedy: str, ingredient: str = "data") -> str:
-    """Return what to say of a state that was trained on another split.
+def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[Path]]:
+    """Group the files of a folder by part.
+
+    A part is a folder `train`, `val` or `test`, or the first word of a file's name, as in `train-0.tar`.
 
     Args:
-        how: What is other with it.
-        remedy: What to do.
-        ingredient: That of the data.
+        path: A folder, searched recursively, or a single file.
+        pattern: Glob for the files, such as `*.tar`.
+        kind: What to call the files in messages.
+
+    Returns:
+        Sorted files by the code of their part; the code None if they belong to no part.
+
+    Raises:
+        DataError: If there are no files, or only some belong to a part.
     """
-    return (
-        f"{ingredient}: the state that this run starts from was trained {how}, and another split could test on samples "
-        f"that it was trained on; {remedy}, or ask for a split of its own: {ingredient}.new_split=True"
+    files = [path] if path.is_file() else sorted(path.rglob(pattern))
+    if not files:
+        raise DataError(f"data.path: {path} has no {kind} files in it; expected files like train-0{pattern[1:]}")
+    parts: dict[int | None, list[Path]] = {}
+    for file in files:
+        folders = file.relative_to(path).parts[:-1] if path.is_dir() else ()
+        words = (*folders, *(re.split(separator, file.stem)[0] for separator in ("[^a-zA-Z0-9]", "[^a-zA-Z]")))
+        parts.setdefault(next((PARTS[word] for word in words if word in PARTS), None), []).append(file)
+    if None in parts and len(parts) > 1:
+        raise DataError(
+            f"data.path: {parts[None][0]} belongs to no part, but other files are named for train, val or test; rename "
+            "it, or move it away"
+        )
+    return parts
+
+
+def _other_split(difference: str, remedy: str, ingredient: str) -> DataError:
+    return DataError(
+        f"{ingredient}: the state that this run starts from was trained {difference}, so another split could test on "
+        f"samples that it was trained on; {remedy}, or accept a new split: {ingredient}.new_split=True"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """How data were drawn and split: enough to do it again, and to tell whether it was done alike.
+    """How data were drawn and split: enough to repeat the split, and to compare it with another.
 
     Attributes:
-        seed: Seed of the streams that data are drawn from: `factory`, `limit`, `statistics`.
+        seed: Seed of the streams `factory`, `limit` and `statistics`.
         split_seed: Seed of the stream `split`.
         limit, val_fraction, test_fraction, stratify: As in the config of the data ingredient.
-        data: SHA-256 of the content; None if it is not known.
-        digest: SHA-256 of the samples of each part; None if it is not known.
-        ingredient: The ingredient of the data, whose settings these are.
+        data: SHA-256 of the content; None if unknown.
+        digest: SHA-256 of the sample indices of each part; None if unknown.
+        ingredient: The ingredient that has these settings.
     """
 
     seed: int
@@ -70,67 +97,81 @@ class Split:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], seed: int) -> Split:
-        """Return the split that a config of the data ingredient asks for.
+        """Return the split that a config of the data ingredient describes.
 
         Args:
             config: The config.
-            seed: Seed of the experiment; `config.split_seed` goes before it for the split alone.
+            seed: Seed of the experiment; `config.split_seed` replaces it for the split alone.
         """
         split_seed = seed if config["split_seed"] is None else config["split_seed"]
         return cls(seed, split_seed, **{name: config[name] for name in _SETTINGS})
 
     def differing(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the settings, with our values, that `config` has otherwise. One without a split seed has ours."""
+        """Return the settings that differ in `config`, as `ingredient.name=value` with the values of this split.
+
+        Args:
+            config: A config of the data ingredient, or the fields of another split. `split_seed` None does not differ.
+        """
         names = [name for name in _SETTINGS if name in config and config[name] != getattr(self, name)]
         if config.get("split_seed") not in (None, self.split_seed):
             names.append("split_seed")
         return [f"{self.ingredient}.{name}={getattr(self, name)}" for name in names]
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Refuse a config of the data's ingredient that splits otherwise.
+        """Reject a config that describes another split than this one, that of a state to start from.
+
+        Args:
+            config: The config of the data ingredient.
 
         Raises:
-            DataError: If it does.
+            DataError: If a setting differs.
         """
         differing = self.differing(config)
         if differing:
-            raise DataError(other_split(f"with {', '.join(differing)}", "take those settings", self.ingredient))
+            raise _other_split(f"with {', '.join(differing)}", "use those settings", self.ingredient)
 
     def check_start(self, start: Split, where: str) -> None:
-        """Refuse a state to start from that was trained on other data than these, or on other samples of them.
+        """Reject a state to start from that was trained on other data, or on other samples of the same data.
 
         Args:
             start: The split of the state.
-            where: What these data are called.
+            where: The setting that names the data here, for the message.
 
         Raises:
-            DataError: If it was.
+            DataError: If the fingerprints of the data or of the split differ.
         """
         if start.data is not None and self.data is not None and start.data != self.data:
-            how = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
-            raise DataError(other_split(how, "take the same data", self.ingredient))
+            difference = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
+            raise _other_split(difference, "use the same data", self.ingredient)
         if start.digest not in (None, self.digest):
-            remedy = "take the versions of the lab and of numpy that it was trained with"
-            raise DataError(other_split("on samples that are drawn otherwise here", remedy, self.ingredient))
+            remedy = "use the versions of the lab and of numpy that it was trained with"
+            raise _other_split("on samples that are drawn differently here", remedy, self.ingredient)
 
-    def told_from(self, start: Split) -> list[str]:
-        """Return what of the split of a state to start from is another one here, after a warning of it."""
-        found = start.differing(dataclasses.asdict(self))
+    def warn_of_new(self, start: Split) -> list[str]:
+        """Warn of the differences between this split and that of a state to start from, and return them.
+
+        Args:
+            start: The split of the state.
+
+        Returns:
+            The settings that differ, with the values of `start`; empty if there are none.
+        """
+        differences = start.differing(dataclasses.asdict(self))
         if start.seed != self.seed:
-            found.append(f"seed={start.seed}")
+            differences.append(f"seed={start.seed}")
         if start.data is not None and start.data != self.data:
-            found.append(f"data {start.data[:12]}")
-        if found:
+            differences.append(f"data {start.data[:12]}")
+        if differences:
             _log.warning(
-                "%s.new_split=True: samples are split otherwise than for the state that this run starts from, which "
-                "had %s; the test part may hold samples that it was trained on",
+                "%s.new_split=True: the samples are split differently than for the state that this run starts from, "
+                "which had %s; the test part may hold samples that it was trained on",
                 self.ingredient,
-                ", ".join(found),
+                ", ".join(differences),
             )
-        return found
+        return differences
 
     def is_like(self, other: Split) -> bool:
-        """Tell whether another split has the same samples in the same parts, as far as that is known."""
+        """Return whether another split has the same samples in the same parts, as far as fingerprints are known."""
         if None not in (self.data, other.data) and self.data != other.data:
             return False
         if None not in (self.digest, other.digest):
@@ -139,12 +180,23 @@ class Split:
         return plain[0] == plain[1]
 
     def indices(self, targets: np.ndarray, part: np.ndarray | None, task: str) -> dict[str, np.ndarray]:
-        """Return the indices of each part; see `split`. Only classes are stratified."""
+        """Return the sample indices of each part; see `split`.
+
+        Args:
+            targets: Labels (samples,), or anything of that length.
+            part: TRAIN, VAL or TEST of each sample where the source is split already, else None.
+            task: The task; only `classification` is stratified.
+        """
         stratify = self.stratify and task == "classification"
         return split(targets, part, self.val_fraction, self.test_fraction, stratify, self.split_seed)
 
     def drawn(self, data: str, indices: Mapping[str, np.ndarray]) -> Split:
-        """Return this split as it was drawn from data with the fingerprint `data`."""
+        """Return this split with the fingerprints of its data and of the indices drawn from them.
+
+        Args:
+            data: SHA-256 of the content.
+            indices: Sample indices of `train`, `val` and `test`.
+        """
         total = hashlib.sha256()
         for name in SPLITS:
             total.update(f"{name} {len(indices[name])}".encode() + indices[name].astype("<i8").tobytes())
@@ -152,7 +204,7 @@ class Split:
 
 
 def check_fractions(val_fraction: float, test_fraction: float) -> None:
-    """Refuse shares that are none.
+    """Check the shares of the validation and test parts.
 
     Raises:
         DataError: If one is not at least 0 and below 1.
@@ -165,33 +217,33 @@ def check_fractions(val_fraction: float, test_fraction: float) -> None:
 def split(
     targets: np.ndarray, part: np.ndarray | None, val_fraction: float, test_fraction: float, stratify: bool, seed: int
 ) -> dict[str, np.ndarray]:
-    """Split samples into train, val and test, by the stream `split` of `seed`.
+    """Split samples into train, val and test with the stream `split` of `seed`.
 
     Args:
         targets: Labels (samples,) to stratify by, or anything of that length.
-        part: TRAIN, VAL or TEST of each sample where the source says so; what it leaves out is cut from train.
-        val_fraction: Share of all samples for val, or of the train part where test is given.
+        part: TRAIN, VAL or TEST of each sample where the source is split already; missing parts are cut from train.
+        val_fraction: Share of all samples for val, or of the train part if the source is split already.
         test_fraction: Share of all samples for test, unless the source has a test part.
         stratify: Whether every part gets its share of every class.
         seed: Seed of the experiment, or of the split alone.
 
     Returns:
-        Sorted indices of each of `train`, `val` and `test`.
+        Sorted sample indices of `train`, `val` and `test`.
 
     Raises:
         DataError: If the fractions leave nothing to train on.
     """
     check_fractions(val_fraction, test_fraction)
-    where = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
+    codes = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
     rng = numpy_stream(seed, "split")
     for code, fraction in ((TEST, test_fraction), (VAL, val_fraction)):
         if part is not None and (part == code).any():
             continue
-        free = np.flatnonzero(where == TRAIN)
-        # Of what is left after test, val still gets its share of the whole.
+        free = np.flatnonzero(codes == TRAIN)
+        # val gets its share of the whole, although test is cut already.
         share = fraction / (1 - test_fraction) if code == VAL and part is None else fraction
-        where[_draw(free, targets, min(share, 1.0), stratify, rng)] = code
-    indices = {name: np.flatnonzero(where == code) for name, code in zip(SPLITS, (TRAIN, VAL, TEST), strict=True)}
+        codes[_draw(free, targets, min(share, 1.0), stratify, rng)] = code
+    indices = {name: np.flatnonzero(codes == code) for name, code in zip(SPLITS, (TRAIN, VAL, TEST), strict=True)}
     if not len(indices["train"]):
         raise DataError(
             f"data.val_fraction, data.test_fraction: nothing is left to train on: of {len(targets)} samples, all went "
@@ -201,7 +253,7 @@ def split(
 
 
 def _draw(free: np.ndarray, targets: np.ndarray, share: float, stratify: bool, rng: np.random.Generator) -> np.ndarray:
-    """Draw round(share * len(free)) of `free`, class by class if asked to, largest remainders first."""
+    """Draw round(share * len(free)) of `free`; stratified by class with the largest remainder method."""
     total = round(share * len(free))
     if not stratify:
         return rng.permutation(free)[:total]

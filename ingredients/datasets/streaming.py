@@ -1,9 +1,8 @@
-"""Batches of a stream, the same with any number of workers, and resumed in the middle of an epoch.
+"""Batches of a stream: the same with any number of workers, and resumable in the middle of an epoch.
 
-Each worker goes through the whole stream, and makes those batches that it is asked for; samples of the others are
-passed over. What costs much is better left to the sample: a stream may yield functions without arguments, of which
-those alone are called that are needed. While a stream goes on, the global generators draw from random numbers of its
-own, by (seed, epoch).
+Each worker iterates over the whole stream, makes the batches it is asked for and skips the samples of others. A stream
+may yield functions without arguments for costly samples; those of skipped samples are not called. While a stream is
+iterated, the global generators are seeded from (seed, epoch).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class StreamBatches(LoaderBatches):
     """Batches of a stream, in its order, or shuffled by its buffer."""
 
     def order(self, epoch: int) -> Tensor:
-        """Return the places (epoch_samples,) in the stream, in the order of epoch `epoch`."""
+        """Return the positions (epoch_samples,) in the stream, which are the same in every epoch."""
         return torch.arange(self.epoch_samples)
 
     def _chunks(self, epoch: int, start: int) -> Sequence[Sequence[int]]:
@@ -38,12 +37,12 @@ class StreamBatches(LoaderBatches):
 
 
 class StreamSplit:
-    """A part of a stream, read in batches by their keys: forward, or from its beginning again.
+    """One split of a stream, read in batches by their keys; reading backwards restarts the stream.
 
     Args:
-        stream: The part.
-        collate: What makes a batch of samples.
-        seed: Seed of the streams of random numbers `stream`, `shuffle`, `items` and `collate`.
+        stream: The samples.
+        collate: Makes a batch of a list of samples.
+        seed: Seed of the random streams `stream`, `shuffle`, `items` and `collate`.
         buffer: Samples to shuffle among; 0 keeps the order of the stream.
     """
 
@@ -63,7 +62,7 @@ class StreamSplit:
         return {**self.__dict__, "_epoch": None, "_place": 0, "_samples": iter(())}
 
     def read(self, key: Key) -> Any:
-        """Return a batch."""
+        """Return the batch with a key (epoch, number of the batch, positions of its samples)."""
         epoch, number, places = key
         if epoch != self._epoch or places[0] < self._place:
             self._epoch, self._place, self._samples = epoch, 0, self._begun(epoch)
@@ -86,7 +85,7 @@ class StreamSplit:
         return self._shuffled(samples, epoch) if self.buffer else samples
 
     def _rounds(self, epoch: int) -> Iterator[Any]:
-        """Yield the samples of the stream, again and again."""
+        """Yield the samples of the stream, repeatedly."""
         samples, draws = self.stream.samples, KeptStream(self.seed, "stream", epoch)
         if hasattr(samples, "set_epoch"):
             samples.set_epoch(epoch)
@@ -105,7 +104,7 @@ class StreamSplit:
                 raise DataError("data: the stream has no samples; check its files")
 
     def _shuffled(self, samples: Iterator[Any], epoch: int) -> Iterator[Any]:
-        """Yield one of the buffer at random each time, and fill its place with the next sample."""
+        """Yield a random sample of a buffer, and replace it with the next of the stream."""
         draws = numpy_stream(self.seed, "shuffle", epoch)
         held: list[Any] = []
         for count, sample in enumerate(samples):
@@ -126,7 +125,7 @@ _END = object()
 
 @contextlib.contextmanager
 def _whole_stream() -> Iterator[None]:
-    """Let a stream that would give each worker a share of its samples, as `get_worker_info` says, give all of them."""
+    """Hide the worker from a stream that would yield only its worker's share, so that it yields all samples."""
     info = torch_worker._worker_info
     torch_worker._worker_info = None
     try:

@@ -1,4 +1,4 @@
-"""Streams: samples that come one behind the other, and cannot be asked for by their place."""
+"""Streams: samples that can only be iterated, not indexed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Stream", "Streams", "is_stream", "streams_of"]
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A part of the data as a stream, or as a map-style dataset beside one.
+    """A part of the data as a stream, or as a map-style dataset next to one.
 
     Attributes:
-        samples: Iterable anew for each epoch. It may yield functions without arguments, which make a sample; those of
-            samples that are not needed are not called.
-        length: Samples of an epoch; None if it is not known.
+        samples: Can be iterated for each epoch. It may yield functions without arguments that make a sample; those of
+            skipped samples are not called.
+        length: Samples in an epoch; None if unknown.
     """
 
     samples: Any
@@ -30,11 +30,11 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """The parts of data of which one is a stream, by their codes.
+    """Data of which at least one part is a stream.
 
     Attributes:
-        parts: Each part.
-        digest: SHA-256 of what is known of them.
+        parts: The parts by their codes.
+        digest: SHA-256 of their classes and fingerprints.
     """
 
     parts: Mapping[int, Stream]
@@ -44,7 +44,11 @@ class Streams:
         return sum(part.length or 0 for part in self.parts.values())
 
     def ready(self, epoch_samples: int | None, where: str) -> Streams:
-        """Return the streams with the length of each; of val and test it is counted where they do not tell.
+        """Return the streams with known lengths; unknown ones of val and test are counted.
+
+        Args:
+            epoch_samples: Samples in a training epoch; None uses the length of the stream.
+            where: The setting that names the data, for messages.
 
         Raises:
             DataError: If the length of the training part is not known, or a part is empty.
@@ -54,8 +58,8 @@ class Streams:
             length = epoch_samples if code == TRAIN and epoch_samples else part.length
             if length is None and code == TRAIN:
                 raise DataError(
-                    f"data.epoch_samples: got None, but {where} is a stream that does not tell its length; write "
-                    "data.epoch_samples= with the number of samples of an epoch"
+                    f"data.epoch_samples: got None, but {where} is a stream of unknown length; set data.epoch_samples "
+                    "to the number of samples in an epoch"
                 )
             if length is None:
                 with global_stream(0, "fingerprint"):
@@ -67,29 +71,33 @@ class Streams:
 
 
 def is_stream(made: Any) -> bool:
-    """Tell whether something is iterated only, as an `IterableDataset` of torch or of Hugging Face is."""
+    """Return whether an object can only be iterated, such as an `IterableDataset` of torch or of Hugging Face."""
     if any(cls.__name__ == "IterableDataset" for cls in type(made).__mro__):
         return True
     return hasattr(made, "__iter__") and not hasattr(made, "__len__") and not hasattr(made, "__array__")
 
 
 def streams_of(parts: Mapping[int | None, Any], where: str) -> Streams:
-    """Return parts of which one is a stream; a single one is the training part.
+    """Return parts as streams.
+
+    Args:
+        parts: The parts by their codes; None stands for a single one, which becomes the training part.
+        where: The setting that names the data, for messages and the digest.
 
     Raises:
-        DataError: If one of them is used up by reading it once.
+        DataError: If a stream can be read only once.
     """
     total = hashlib.sha256(where.encode())
-    found = {}
+    streams = {}
     for code, samples in parts.items():
         if is_stream(samples) and iter(samples) is samples:
             raise DataError(
-                f"{where}: got a {type(samples).__name__}, which can be read once only; return an IterableDataset, or "
-                "an object whose __iter__ starts anew"
+                f"{where}: got a {type(samples).__name__}, which can be read only once; return an IterableDataset, or "
+                "an object whose __iter__ starts again"
             )
         total.update(f"{code} {type(samples).__qualname__} {getattr(samples, 'fingerprint', '')}".encode())
-        found[TRAIN if code is None else code] = Stream(samples, _length(samples))
-    return Streams(found, total.hexdigest())
+        streams[TRAIN if code is None else code] = Stream(samples, _length(samples))
+    return Streams(streams, total.hexdigest())
 
 
 def _length(samples: Any) -> int | None:

@@ -1,11 +1,12 @@
-"""Samples of any structure, such as dicts, nested tuples, sequences of different lengths: looked at once, as they are.
+"""Samples of any structure, such as dicts, nested tuples and sequences of different lengths.
 
-They are neither converted nor normalised. Of each is taken what a split, a sampler and a fingerprint need: its label,
-its length, its content.
+They stay unconverted and are not normalised. Each is read once for its label, its length and a digest of its content,
+which splits, samplers and fingerprints use.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.seed import global_stream
-from ingredients.datasets.items import Joined
+from ingredients.datasets.items import joined
 from ingredients.datasets.samples import Source
+from ingredients.datasets.source_settings import TARGET_NAMES
 from ingredients.errors import DataError
 
 __all__ = [
@@ -23,19 +25,17 @@ __all__ = [
     "array_structure",
     "is_dataset",
     "map_arrays",
+    "part_of",
     "structured_source",
     "weights_of",
 ]
-
-# Keys that the label of a dict is looked for under, in this order.
-_LABELS = ("label", "labels", "target", "targets")
 
 
 class ArrayStructure:
     """A structure of arrays with one row per sample, such as a dict of several inputs; `[index]` is one sample.
 
     Args:
-        arrays: Dicts and tuples of arrays, nested as they like.
+        arrays: Dicts and tuples of arrays, nested at any depth.
     """
 
     def __init__(self, arrays: Any) -> None:
@@ -50,22 +50,26 @@ class ArrayStructure:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
+        """Size of all arrays, bytes."""
         return sum(array.nbytes for array in _leaves(self.arrays))
 
     def rows_at(self, indices: np.ndarray) -> ArrayStructure:
-        """Return some of the samples."""
+        """Return the samples at `indices` (samples,)."""
         return ArrayStructure(self[indices])
 
 
 def is_dataset(made: Any) -> bool:
-    """Tell whether something is a map-style dataset, and no array, dict or tuple."""
+    """Return whether an object is a map-style dataset, and not an array, dict or tuple."""
     is_plain = isinstance(made, tuple | str | bytes | Mapping | np.ndarray) or _is_array(made)
     return not is_plain and hasattr(made, "__len__") and hasattr(made, "__getitem__")
 
 
 def array_structure(made: Any, where: str) -> ArrayStructure | None:
-    """Return a structure of arrays, with 64-bit floats as float32, which models have; None if it is none.
+    """Return dicts and tuples of arrays as samples; None if the object is something else.
+
+    Args:
+        made: The object. 64-bit floats become float32, the type of models.
+        where: The setting that names it, for the message.
 
     Raises:
         DataError: If the arrays differ in their number of rows.
@@ -86,34 +90,29 @@ def structured_source(
 ) -> Source:
     """Return samples of any structure as a source.
 
-    A dataset says what it knows by attributes: `targets`, its labels (samples,), to stratify and balance by; `lengths`
-    (samples,); `classes`, their names; `fingerprint`, a string that changes with its content. What it does not say is
-    found out by reading each sample once; none is read where it has a fingerprint.
+    Datasets may have attributes: `targets`, labels (samples,) to stratify and balance by; `lengths` (samples,);
+    `classes`, names; `fingerprint`, a string that changes with the content. Without a fingerprint every sample is read
+    once, which also finds labels and lengths.
 
     Args:
-        parts: Map-style datasets, or `ArrayStructure`s, by their part; None leaves the split to the lab.
+        parts: Map-style datasets or `ArrayStructure`s by the code of their part; None leaves the split to the lab.
         where: The setting that names them, for messages.
-        target: The key that a label stands under in samples that are dicts.
-        collate: What makes a batch of samples.
-        weights: The key of the weight in samples that are dicts, or an attribute of the datasets with all of them.
+        target: Key of the label in samples that are dicts.
+        collate: Function that makes a batch of samples.
+        weights: Key of the weight in samples that are dicts, or an attribute of the datasets with all weights.
     """
-    found = [_look(dataset, target, weights) for dataset in parts.values()]
-    sizes = [len(dataset) for dataset in parts.values()]
-    total = hashlib.sha256()
-    for one in found:
-        total.update(one.digest)
-    samples = _one_behind_the_other(list(parts.values()))
-    part = None if None in parts else np.repeat(np.array(list(parts), np.int8), sizes)
-    shards = weights_of(list(parts.values()), "shards")
-    shapes = set().union(*(one.shapes for one in found))
+    datasets = list(parts.values())
+    facts = [_facts_of(dataset, target, weights) for dataset in datasets]
+    shards = weights_of(datasets, "shards")
+    shapes = set().union(*(each.shapes for each in facts))
     return Source(
-        samples,
-        _joined([one.labels for one in found]),
-        tuple(map(str, getattr(next(iter(parts.values())), "classes", ()))) or None,
-        part=part,
-        digest=total.hexdigest(),
-        lengths=_joined([one.lengths for one in found]),
-        weights=_joined([one.weights for one in found]),
+        _concatenated(datasets),
+        _joined_or_none([each.labels for each in facts]),
+        tuple(map(str, getattr(datasets[0], "classes", ()))) or None,
+        part=part_of(parts),
+        digest=hashlib.sha256(b"".join(each.digest for each in facts)).hexdigest(),
+        lengths=_joined_or_none([each.lengths for each in facts]),
+        weights=_joined_or_none([each.weights for each in facts]),
         shards=None if shards is None else shards.astype(np.int64),
         item_shape=shapes.pop() if len(shapes) == 1 else (),
         is_structured=True,
@@ -121,55 +120,79 @@ def structured_source(
     )
 
 
-class _Look:
-    """What a look at a dataset found: the digest of its content, labels, lengths, weights, shapes of first tensors."""
-
-    def __init__(self) -> None:
-        self.digest = b""
-        self.labels: np.ndarray | None = None
-        self.lengths: np.ndarray | None = None
-        self.weights: np.ndarray | None = None
-        self.shapes: set[tuple[int, ...]] = set()
+def part_of(datasets: Mapping[int | None, Any]) -> np.ndarray | None:
+    """Return the part (samples,) of each sample, int8, of datasets by the code of their part; None without codes."""
+    sizes = [len(dataset) for dataset in datasets.values()]
+    return None if None in datasets else np.repeat(np.array(list(datasets), np.int8), sizes)
 
 
-def _look(dataset: Any, target: str | None, weights: str | None) -> _Look:
-    found, total = _Look(), hashlib.sha256()
-    labels: list[Any] = []
-    lengths: list[int | None] = []
-    weighed: list[float] = []
-    given = getattr(dataset, "fingerprint", None)
-    if isinstance(given, str):
-        total.update(given.encode())
+@dataclasses.dataclass
+class _Facts:
+    """Facts about a dataset: digest of the content, labels, lengths, weights, shapes of first tensors."""
+
+    digest: bytes
+    labels: np.ndarray | None
+    lengths: np.ndarray | None
+    weights: np.ndarray | None
+    shapes: set[tuple[int, ...]]
+
+
+def _facts_of(dataset: Any, target: str | None, weights: str | None) -> _Facts:
+    fingerprint = getattr(dataset, "fingerprint", None)
+    if isinstance(fingerprint, str):
+        facts = _Facts(hashlib.sha256(fingerprint.encode()).digest(), None, None, None, set())
     else:
-        # Items may be drawn at random; the digest is to be that of the same draws each time.
-        with global_stream(0, "fingerprint"):
-            for index in range(len(dataset)):
-                item = dataset[index]
-                add_content(total, item)
-                labels.append(_label_of(item, target))
-                first: Any = next(_leaves(item), None)
-                found.shapes.add(np.shape(first) if _is_array(first) else ())
-                lengths.append(_length_of(item))
-                if isinstance(item, Mapping) and weights in item:
-                    weighed.append(float(item[weights]))
-    found.digest = total.digest()
-    found.labels = _labels(getattr(dataset, "targets", labels), len(dataset))
-    found.weights = np.array(weighed) if weighed and len(weighed) == len(dataset) else weights_of([dataset], weights)
-    measured = getattr(dataset, "lengths", lengths)
-    if len(measured) == len(dataset) and all(length is not None for length in measured):
-        found.lengths = np.asarray(measured, np.int64)
-    return found
+        facts = _read_facts(dataset, target, weights)
+    if hasattr(dataset, "targets"):
+        facts.labels = _labels(dataset.targets, len(dataset))
+    if hasattr(dataset, "lengths"):
+        facts.lengths = _lengths(dataset.lengths, len(dataset))
+    if facts.weights is None:
+        facts.weights = weights_of([dataset], weights)
+    return facts
+
+
+def _read_facts(dataset: Any, target: str | None, weights: str | None) -> _Facts:
+    total, shapes = hashlib.sha256(), set()
+    labels, lengths, item_weights = [], [], []
+    # Items may draw random numbers; the same seed gives the same digest each time.
+    with global_stream(0, "fingerprint"):
+        for index in range(len(dataset)):
+            item = dataset[index]
+            add_content(total, item)
+            labels.append(_label_of(item, target))
+            first: Any = next(_leaves(item), None)
+            shapes.add(np.shape(first) if _is_array(first) else ())
+            lengths.append(_length_of(item))
+            if isinstance(item, Mapping) and weights in item:
+                item_weights.append(float(item[weights]))
+    is_weighted = item_weights and len(item_weights) == len(dataset)
+    return _Facts(
+        total.digest(),
+        _labels(labels, len(dataset)),
+        _lengths(lengths, len(dataset)),
+        np.array(item_weights) if is_weighted else None,
+        shapes,
+    )
 
 
 def weights_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
-    """Return the weights (samples,) that datasets have under an attribute; None if one has none."""
-    found = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
-    fits = all(weights.shape == (len(dataset),) for weights, dataset in zip(found, datasets, strict=True))
-    return np.concatenate(found) if name and fits else None
+    """Return the numbers (samples,) in an attribute of datasets, such as sampling weights.
+
+    Args:
+        datasets: The datasets, in order.
+        name: Name of the attribute, or None.
+
+    Returns:
+        float64, the datasets one after the other; None if one lacks the attribute or has another number of values.
+    """
+    values = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
+    fits = all(each.shape == (len(dataset),) for each, dataset in zip(values, datasets, strict=True))
+    return np.concatenate(values) if name and fits else None
 
 
 def _labels(values: Any, count: int) -> np.ndarray | None:
-    """Return labels (samples,) of ints, bools or texts; None if there are none."""
+    """Return labels (samples,) of ints, bools or text; None if there are none."""
     if len(values) != count or any(value is None for value in values):
         return None
     try:
@@ -179,12 +202,17 @@ def _labels(values: Any, count: int) -> np.ndarray | None:
     return labels if labels.ndim == 1 and labels.dtype.kind in "biuU" else None
 
 
+def _lengths(values: Any, count: int) -> np.ndarray | None:
+    if len(values) != count or any(length is None for length in values):
+        return None
+    return np.asarray(values, np.int64)
+
+
 def _label_of(item: Any, target: str | None) -> Any:
-    """Return the label of a sample: the second of a pair, or what stands under a key; None if that is no label."""
+    """Return the label of a sample: the second of a pair, or the value of a key; None if that is not a label."""
     value: Any = None
     if isinstance(item, Mapping):
-        key = target or next((name for name in _LABELS if name in item), None)
-        value = item.get(key)
+        value = item.get(target or next((name for name in TARGET_NAMES if name in item), None))
     elif isinstance(item, tuple | list) and len(item) == 2:
         value = item[1]
     if isinstance(value, str | bool | int | np.integer | np.bool_):
@@ -198,7 +226,12 @@ def _length_of(item: Any) -> int | None:
 
 
 def add_content(total: Any, value: Any) -> None:
-    """Add a sample to a hash: structure, types, shapes and values; of other objects their class alone."""
+    """Add a sample to a hash: structure, types, shapes and values; only the class of unknown objects.
+
+    Args:
+        total: A hash of `hashlib`, updated in place.
+        value: The sample, or a part of it.
+    """
     if isinstance(value, Mapping):
         total.update(f"dict {len(value)}".encode())
         for key, item in value.items():
@@ -221,7 +254,7 @@ def add_content(total: Any, value: Any) -> None:
 def _leaves(made: Any) -> Iterator[Any]:
     if isinstance(made, Mapping | tuple | list):
         # A list of numbers is one sequence.
-        if isinstance(made, list) and all(isinstance(one, int | float) for one in made):
+        if isinstance(made, list) and all(isinstance(item, int | float) for item in made):
             yield np.asarray(made)
             return
         for item in made.values() if isinstance(made, Mapping) else made:
@@ -231,7 +264,7 @@ def _leaves(made: Any) -> Iterator[Any]:
 
 
 def map_arrays(made: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the structure with `function` applied to its arrays; lists become tuples."""
+    """Apply `function` to each array of nested dicts and tuples, and return the same structure; lists become tuples."""
     if isinstance(made, Mapping):
         return {key: map_arrays(item, function) for key, item in made.items()}
     if isinstance(made, tuple | list):
@@ -245,22 +278,20 @@ def _as_array(array: Any) -> np.ndarray:
 
 
 def _is_array(value: Any) -> bool:
-    """Tell whether a value is an array of numpy, or a tensor, of numbers; torch is not imported for it."""
+    """Return whether a value is a numeric array of numpy, or a tensor, without importing torch."""
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.kind in "biuf"
     return hasattr(value, "detach") and hasattr(value, "__array__")
 
 
-def _one_behind_the_other(parts: list[Any]) -> Any:
-    if len(parts) == 1:
-        return parts[0]
-    if not all(isinstance(part, ArrayStructure) for part in parts):
-        return Joined(parts)
+def _concatenated(parts: list[Any]) -> Any:
+    if len(parts) == 1 or not all(isinstance(part, ArrayStructure) for part in parts):
+        return joined(parts)
     rows = zip(*(_leaves(part.arrays) for part in parts), strict=True)
     whole = iter([np.concatenate(arrays) for arrays in rows])
     return ArrayStructure(map_arrays(parts[0].arrays, lambda array: next(whole)))
 
 
-def _joined(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    there = [array for array in arrays if array is not None]
-    return np.concatenate(there) if len(there) == len(arrays) else None
+def _joined_or_none(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    known = [array for array in arrays if array is not None]
+    return np.concatenate(known) if len(known) == len(arrays) else None

@@ -1,4 +1,4 @@
-"""Columns of a table as numbers: categories become an input of 0 or 1 for each of their values, or one code."""
+"""Columns of a table as numbers: one-hot or code categories, and filled missing values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
-from ingredients.datasets.whole_numbers import tell_merged
+from ingredients.datasets.whole_numbers import warn_of_merged
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -21,30 +21,29 @@ __all__ = ["TableColumns"]
 
 _log = logging.getLogger(__name__)
 
-# More values than these are names or free text, and no categories.
+# A column with more values than this holds names or free text, not categories.
 _MAX_CATEGORIES = 1000
-# In fewer rows, categories may well be all different.
+# In fewer rows, categories may well all differ.
 _MIN_ROWS = 50
-# What the numbers of samples, customers and so on are called.
+# Names of columns that number samples, customers and so on.
 _ID = re.compile(r"(^|[_ .-])(id|uuid|index)$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
 class TableColumns:
-    """Columns of a table that inputs are made of.
+    """The input columns of a table and their encoding, fitted on training data.
 
     Attributes:
-        columns: Their names, in order.
-        categories: Values, as text, of each of them that holds categories; "" stands for a missing one.
-        chosen: Whether they were chosen, so that a table may have others beside them.
-        encoding: What a category becomes: `one_hot`, an input of 0 or 1 for each value, or `codes`, a whole number, for
-            models with embeddings. Value k of N has the code k + 1; 0 is a value that is not among them.
-        missing: `refuse`, or `fill`: missing numbers are left NaN, to be filled with the mean, and missing categories
-            are a value of their own.
-        gaps: Columns of numbers with missing values that are filled; each has a further input that is 1 there.
-        verbatim: Whether a category is the text that stands in a file; in tables of earlier versions, numbers among
-            them are named as such.
-        na_values: Texts of a file that stand for a missing value, beside an empty cell.
+        columns: Names of the columns, in order.
+        categories: Values, as text, of each categorical column; "" stands for a missing value.
+        chosen: Whether the config chose the columns, so that other tables may have more.
+        encoding: `one_hot` makes an input of 0 or 1 of each value. `codes` makes an integer of a category, for models
+            with embeddings: value k of N has the code k + 1, an unknown value 0.
+        missing: `refuse` rejects missing values. `fill` leaves missing numbers NaN, which preparation fills with the
+            training mean, and makes missing categories a value of their own.
+        gaps: Numeric columns with missing values to fill; each has an extra input that is 1 where the value is missing.
+        verbatim: Whether a category is the text in the file; tables of earlier versions named numbers as such.
+        na_values: Texts that mean a missing value, besides an empty cell.
     """
 
     columns: tuple[str, ...]
@@ -69,40 +68,32 @@ class TableColumns:
         verbatim: bool = False,
         na_values: tuple[str, ...] = GAPS_OF_PANDAS,
     ) -> TableColumns:
-        """Return how to encode the columns of a frame.
+        """Return the encoding for the columns of a frame.
+
+        Warns of columns that look like ids, and of categories that hardly any two rows share.
 
         Args:
             frame: The inputs.
-            categorical: Columns of categories; `auto` takes those of text.
+            categorical: Categorical columns; `auto` selects all text columns.
             where: The setting that names the table, for messages.
-            chosen: Whether the columns were chosen by name.
-            encoding, missing, verbatim, na_values: See the class.
+            chosen: Whether the config chose the columns by name.
+            encoding, missing, verbatim, na_values: See `TableColumns`.
 
         Raises:
-            DataError: If a column of text is not among the categories, or they are too many.
+            DataError: If a text column is not categorical, or a column has more than 1,000 categories.
         """
         columns = tuple(frame.columns)
-        text = [name for name in columns if frame[name].dtype.kind not in "biuf"]
-        names = text if categorical == "auto" else [categorical] if isinstance(categorical, str) else categorical or []
-        strange = [name for name in names if name not in columns]
-        if strange:
-            raise DataError(f"data.categorical: {where} has no input {strange[0]!r}; its inputs are {_listed(columns)}")
-        left = [name for name in text if name not in names]
-        if left:
-            raise DataError(
-                f"{where}: has text in the columns {_listed(left)}; take them for categories "
-                f"(data.categorical={_as_setting(left)}), or choose others with data.columns"
-            )
+        names = _categorical(frame, categorical, where)
         filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]
         categories = {name: tuple(map(_value_name, _distinct(frame[name]))) for name in names}
-        _tell_unique(frame, categories, where)
+        _warn_of_unique(frame, categories, where)
         if not chosen:
-            _tell_ids(frame[[name for name in columns if name not in categories]], where)
+            _warn_of_ids(frame[[name for name in columns if name not in categories]], where)
         categories |= {name: ("", *values) for name, values in categories.items() if name in filled}
-        many = next((name for name, values in categories.items() if len(values) > _MAX_CATEGORIES), None)
-        if many is not None:
+        large = next((name for name, values in categories.items() if len(values) > _MAX_CATEGORIES), None)
+        if large is not None:
             raise DataError(
-                f"data.categorical: {many} of {where} has {len(categories[many]):,} values, expected at most "
+                f"data.categorical: {large} of {where} has {len(categories[large]):,} values, expected at most "
                 f"{_MAX_CATEGORIES:,}; leave it out with data.columns, or group its values"
             )
         gaps = tuple(name for name in filled if name not in categories)
@@ -110,10 +101,7 @@ class TableColumns:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the inputs: those of the columns, and COLUMN=VALUE for each value of a category that has no code.
-
-        A column of numbers with gaps is followed by COLUMN=missing.
-        """
+        """Names of the inputs: COLUMN, COLUMN=VALUE for a one-hot value, COLUMN=missing for missing numbers."""
         return tuple(feature for name in self.columns for feature in self._features_of(name))
 
     def _features_of(self, name: str) -> list[str]:
@@ -123,68 +111,84 @@ class TableColumns:
 
     @property
     def code_counts(self) -> dict[int, int]:
-        """How many codes there are in each input that is one, by its place among the inputs."""
+        """Number of codes of each coded input, by its position among the inputs; for sizes of embeddings."""
         if self.encoding == "one_hot":
             return {}
         features = self.features
         return {features.index(name): len(values) + 1 for name, values in self.categories.items()}
 
     def encode(self, frame: pandas.DataFrame, dtype: str, where: str, *, strict: bool) -> np.ndarray:
-        """Return the columns of a frame as an array (rows, features).
+        """Encode the columns of a frame.
 
         Args:
-            frame: It has our columns.
-            dtype: `float32`, or `int64` for whole numbers.
+            frame: A frame with these columns, in any order.
+            dtype: `float32`, or `int64` for integers.
             where: The setting that names the table, for messages.
-            strict: Whether values of one-hot categories that are not ours are refused; else they are told, and all of
-                their inputs are 0. Codes have one for them.
+            strict: Whether to reject unknown one-hot values. Otherwise they are logged and all their inputs are 0.
+                Codes always have 0 for them.
+
+        Returns:
+            Array (rows, features) of `dtype`.
 
         Raises:
-            DataError: If a column is no number, or not whole where it has to be.
+            DataError: If a numeric column holds text, or fractions where integers are required.
         """
-        parts = []
-        for name in self.columns:
-            column = frame[name]
-            if name in self.categories:
-                part = self._encode(column, name, f"{where}: the column {name}", strict=strict)
-            elif column.dtype.kind not in "biuf":
-                _refuse_text(column, where)
-            else:
-                part = column.to_numpy()[:, None]
-                if name in self.gaps:
-                    part = np.concatenate([part, np.isnan(part)], 1)
-            if dtype == "int64" and part.dtype.kind == "f" and not (part == np.round(part)).all():
-                raise DataError(
-                    f"data.dtype=int64: the column {name} of {where} holds fractions or lacks values, expected whole "
-                    "numbers; leave it out with data.columns, or take data.dtype=float32"
-                )
-            if dtype == "float32":
-                tell_merged(part, f"{where}: the column {name}")
-            parts.append(part.astype(dtype))
+        parts = [self._encode(frame[name], name, dtype, where, strict=strict) for name in self.columns]
         return np.concatenate(parts, 1) if parts else np.zeros((len(frame), 0), dtype)
 
-    def _encode(self, column: pandas.Series, name: str, where: str, *, strict: bool) -> np.ndarray:
+    def _encode(self, column: pandas.Series, name: str, dtype: str, where: str, *, strict: bool) -> np.ndarray:
+        if name in self.categories:
+            part = self._encode_categories(column, name, f"{where}: the column {name}", strict=strict)
+        elif column.dtype.kind not in "biuf":
+            _refuse_text(column, where)
+        else:
+            part = column.to_numpy()[:, None]
+            if name in self.gaps:
+                part = np.concatenate([part, np.isnan(part)], 1)
+        if dtype == "int64" and part.dtype.kind == "f" and not (part == np.round(part)).all():
+            raise DataError(
+                f"data.dtype=int64: the column {name} of {where} holds fractions or lacks values, expected whole "
+                "numbers; leave it out with data.columns, or use data.dtype=float32"
+            )
+        if dtype == "float32":
+            warn_of_merged(part, f"{where}: the column {name}")
+        return part.astype(dtype)
+
+    def _encode_categories(self, column: pandas.Series, name: str, where: str, *, strict: bool) -> np.ndarray:
         values, is_code = self.categories[name], self.encoding == "codes"
-        codes = _codes(
-            column,
-            values,
-            where,
-            strict=strict and not is_code,
-            fate="its code is 0" if is_code else "all inputs of that column are 0",
-        )
+        fate = "its code is 0" if is_code else "all inputs of that column are 0"
+        codes = _codes(column, values, where, strict=strict and not is_code, fate=fate)
         encoded = codes[:, None] if is_code else np.eye(len(values) + 1, dtype=np.float32)[codes, 1:]
-        # A missing value that is none of ours is left to be refused, or filled; a code has 0 for it.
+        # An unknown missing value stays NaN, to be rejected or filled later; a code has 0 for it.
         if self.missing == "refuse" or (not is_code and "" not in values):
             encoded = np.where(column.isna().to_numpy()[:, None], np.nan, encoded)
         return encoded.astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return it as plain values, which a checkpoint may hold."""
+        """Return the fields as plain values, for a checkpoint."""
         return {**dataclasses.asdict(self), "categories": dict(self.categories)}
 
 
+def _categorical(frame: pandas.DataFrame, categorical: str | Sequence[str] | None, where: str) -> list[str]:
+    """Return the categorical columns, after a check that no other column holds text."""
+    columns = list(frame.columns)
+    text = [name for name in columns if frame[name].dtype.kind not in "biuf"]
+    names = text if categorical == "auto" else [categorical] if isinstance(categorical, str) else categorical or []
+    unknown = [name for name in names if name not in columns]
+    if unknown:
+        raise DataError(f"data.categorical: {where} has no input {unknown[0]!r}; its inputs are {_listed(columns)}")
+    left = [name for name in text if name not in names]
+    if left:
+        quoted = ", ".join(f'"{name}"' for name in left)
+        raise DataError(
+            f"{where}: has text in the columns {_listed(left)}; read them as categories "
+            f"(data.categorical='[{quoted}]'), or choose others with data.columns"
+        )
+    return list(names)
+
+
 def _distinct(column: pandas.Series) -> list[Any]:
-    """Return the values of a column in order; texts that are all numbers in the order of those."""
+    """Return the sorted values of a column; texts that are all numbers are sorted as numbers."""
     import pandas
 
     values = sorted(column.dropna().unique().tolist())
@@ -192,14 +196,14 @@ def _distinct(column: pandas.Series) -> list[Any]:
     return values if numbers.isna().any() else [values[place] for place in numbers.argsort(kind="stable")]
 
 
-def _tell_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]], where: str) -> None:
-    """Warn of categories that hardly any two rows share: names, dates, or numbers in a form that is not read."""
+def _warn_of_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]], where: str) -> None:
+    """Warn of categories that hardly any two rows share: names, dates, or numbers in an unknown format."""
     for name, values in categories.items():
         count = int(frame[name].notna().sum())
         if count >= _MIN_ROWS and len(values) > count / 2:
             _log.warning(
                 "%s: the column %s has %d categories in %d rows, such as %s; names, dates, and numbers such as '3,14' "
-                "tell a model nothing as categories: leave the column out with data.columns, or correct it",
+                "teach a model nothing as categories: leave the column out with data.columns, or correct it",
                 where,
                 name,
                 len(values),
@@ -208,41 +212,43 @@ def _tell_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]
             )
 
 
-def _tell_ids(frame: pandas.DataFrame, where: str) -> None:
-    """Warn of whole numbers of which no two rows share one, and which are called an id, or count the rows."""
+def _warn_of_ids(frame: pandas.DataFrame, where: str) -> None:
+    """Warn of columns of distinct integers that are called an id or count the rows."""
     for name in frame.columns:
         values = frame[name].dropna()
         if len(values) < _MIN_ROWS or values.dtype.kind not in "iuf" or not values.is_unique:
             continue
-        if not bool((values % 1 == 0).all()):
-            continue
-        counts = int(values.max()) - int(values.min()) == len(values) - 1
-        if counts or _ID.search(str(name)):
+        is_whole = bool((values % 1 == 0).all())
+        counts_rows = is_whole and int(values.max()) - int(values.min()) == len(values) - 1
+        if counts_rows or (is_whole and _ID.search(str(name))):
             _log.warning(
-                "%s: the column %s looks like an id: each row has another whole number there, which tells a model "
-                "nothing about other rows; leave the column out by naming the inputs with data.columns",
+                "%s: the column %s looks like an id: every row has a different whole number there, which teaches a "
+                "model nothing about other rows; leave the column out by naming the inputs with data.columns",
                 where,
                 name,
             )
 
 
 def _value_name(value: Any) -> str:
-    """Return a value as text; a whole number as an int, though gaps in a column make it a float."""
+    """Return a value as text; an integer as an int, though missing values make its column float."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _codes(column: pandas.Series, values: Sequence[str], where: str, *, strict: bool, fate: str) -> np.ndarray:
-    """Return the place of each value among `values`, from 1 on, int64 (rows,); 0 for those that are not there."""
-    place = {value: number for number, value in enumerate(values, 1)}
-    is_there = column.notna().to_numpy()
-    names = [_value_name(value) if there else "" for value, there in zip(column.tolist(), is_there, strict=True)]
-    unknown = sorted({name for name, there in zip(names, is_there, strict=True) if there and name not in place})
+    """Return the position of each value in `values`, counted from 1, int64 (rows,); 0 for unknown values."""
+    import pandas
+
+    present = column.notna().to_numpy()
+    names = np.array([_value_name(value) for value in column.tolist()], object)
+    names[~present] = ""
+    codes = pandas.Index(values, dtype=object).get_indexer(names) + 1
+    unknown = sorted(set(names[present & (codes == 0)]))
     if unknown:
         text = f"{where} holds {_listed(unknown)}, which the checkpoint was not trained on"
         if strict:
             raise DataError(f"{text}; correct or remove those rows")
         _log.warning("%s; %s there", text, fate)
-    return np.array([place.get(name, 0) for name in names], np.int64)
+    return codes.astype(np.int64)
 
 
 def _refuse_text(column: pandas.Series, where: str) -> NoReturn:
@@ -258,7 +264,3 @@ def _refuse_text(column: pandas.Series, where: str) -> NoReturn:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")
-
-
-def _as_setting(names: Sequence[str]) -> str:
-    return "'[" + ", ".join(f'"{name}"' for name in names) + "]'"

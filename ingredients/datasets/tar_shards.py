@@ -1,7 +1,7 @@
-"""Samples in tar files, laid out as by webdataset: members of one name, such as `7.jpg` and `7.cls`, are a sample.
+"""Samples in tar files in the layout of webdataset: members with one name, such as `7.jpg` and `7.cls`, form a sample.
 
-The headers of all members are read at the start, so that any sample can be read, by any worker, and a training resumes
-in the middle of an epoch. Format: https://github.com/webdataset/webdataset
+All member headers are read at the start, so workers can read any sample and a run can resume in the middle of an epoch.
+Format: https://github.com/webdataset/webdataset
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,10 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.construct import require
-from ingredients.datasets.splitting import PARTS
+from ingredients.datasets.factories import from_factory
+from ingredients.datasets.samples import Source
+from ingredients.datasets.source_settings import SourceSettings, as_list
+from ingredients.datasets.splitting import by_name, files_by_part
 from ingredients.errors import DataError
 
 __all__ = ["TarShards", "decode", "read_tar"]
@@ -30,20 +32,19 @@ _IMAGES = ("jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pg
 class TarShards:
     """A map-style dataset of the samples in tar files.
 
-    Items are dicts of what the members hold, by their endings, and `__key__`, the name that they have in common; or
-    tuples of some fields.
+    Items are dicts of decoded members by file ending, and of `__key__`, their common name; or tuples of chosen fields.
 
     Args:
-        files: The tar files, not compressed.
-        fields: Endings of the members to read, for tuples of them; None reads all, for dicts.
+        files: Uncompressed tar files.
+        fields: Endings of the members to read as tuples; None reads all members as dicts.
 
     Attributes:
-        shards: The place in `files` of each sample.
-        targets: What the members `.cls` hold, if each sample has one.
-        fingerprint: SHA-256 over names and sizes of all members, and the labels.
+        shards: Index into `files` for each sample, int64 (samples,).
+        targets: Content of the `.cls` members, if every sample has one.
+        fingerprint: SHA-256 of the names and sizes of all members, and of the labels.
 
     Raises:
-        DataError: If a file is no tar file, or lacks a field.
+        DataError: If a file is not a tar file, or a sample lacks a field.
     """
 
     def __init__(self, files: Sequence[Path], fields: Sequence[str] | None = None) -> None:
@@ -79,7 +80,7 @@ class TarShards:
         return {"__key__": key, **dict(zip(names, values, strict=True))} if self.fields is None else tuple(values)
 
     def _field(self, place: int, key: str, name: str, offset: int, size: int) -> Any:
-        # Opened each time: a file that workers share would have one position for all.
+        # Opened each time: workers would share the position of an open file.
         with self.files[place].open("rb") as stream:
             stream.seek(offset)
             content = stream.read(size)
@@ -90,8 +91,8 @@ class TarShards:
 
 
 def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:
-    """Return the samples of a tar file in order: name, and offset and size of each member by its ending."""
-    found: list[tuple[str, dict[str, tuple[int, int]]]] = []
+    """Return the samples of a tar file in order: the name, and offset and size of each member by its ending."""
+    samples: list[tuple[str, dict[str, tuple[int, int]]]] = []
     try:
         with tarfile.open(file, "r:") as archive:
             for member in archive:
@@ -100,24 +101,29 @@ def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:
                 if not member.isfile() or not stem or not ending:
                     continue
                 key = f"{folder}/{stem}" if folder else stem
-                if not found or found[-1][0] != key:
-                    found.append((key, {}))
-                found[-1][1][ending.lower()] = (member.offset_data, member.size)
+                if not samples or samples[-1][0] != key:
+                    samples.append((key, {}))
+                samples[-1][1][ending.lower()] = (member.offset_data, member.size)
     except (tarfile.TarError, OSError) as error:
         raise DataError(
-            f"data.path: {file} cannot be read as a tar file: {error}; fetch it again, or unpack what is compressed"
+            f"data.path: {file} cannot be read as a tar file: {error}; download it again, or unpack what is compressed"
         ) from error
-    return found
+    return samples
 
 
 def decode(ending: str, content: bytes) -> Any:
-    """Return what a member holds, by its ending; of one that is not known its bytes. Nothing in it is executed.
+    """Decode the content of a member by its file ending, without executing code.
 
-    Numbers (`cls`, `id`, `index`) become ints, `txt` a str, `json` what it says, `npy` an array, images uint8 arrays
-    (height, width, 3), or (height, width) if they are grey.
+    Args:
+        ending: The ending, such as `jpg`; only its last part counts.
+        content: The bytes of the member.
+
+    Returns:
+        An int for `cls`, `id` and `index`, a str for `txt`, an array for `npy`, the value of `json`; for images a uint8
+        array (height, width, 3), or (height, width) if they are grey; the bytes for unknown endings.
 
     Raises:
-        ValueError, OSError: If it cannot be read.
+        ValueError, OSError: If the content does not fit its ending.
     """
     kind = ending.rpartition(".")[2]
     readers: dict[str, Callable[[bytes], Any]] = {
@@ -142,25 +148,19 @@ def _image(content: bytes) -> np.ndarray:
         raise ValueError(str(error)) from error
 
 
-def read_tar(path: Path, fields: str | Sequence[str] | None = None) -> dict[int | None, TarShards]:
-    """Return the shards of a folder, or one file, by the code of their part; None leaves the split to the lab.
+def read_tar(path: Path, settings: SourceSettings) -> Source:
+    """Read a tar file, or all tar files below a folder.
 
-    A part is a folder `train`, `val` or `test`, or the first word of a name, such as `train-000.tar`.
+    Args:
+        path: The file or folder. `train`, `val` and `test` in names are parts, see `files_by_part`.
+        settings: `columns` are the endings of the members to read.
+
+    Returns:
+        A dataset that reads samples when asked for, with the shard of each.
 
     Raises:
-        DataError: If there are none, or some belong to a part and others do not.
+        DataError: If there are no files, one cannot be read, only some belong to a part, or a sample lacks a field.
     """
-    files = [path] if path.is_file() else sorted(path.rglob("*.tar"))
-    if not files:
-        raise DataError(f"data.path: {path} has no tar files in it; expected files like train-000.tar")
-    chosen = [fields] if isinstance(fields, str) else fields
-    parts: dict[int | None, list[Path]] = {}
-    for file in files:
-        words = [*(file.relative_to(path).parts[:-1] if path.is_dir() else ()), re.split(r"[^a-zA-Z0-9]", file.stem)[0]]
-        parts.setdefault(next((PARTS[word] for word in words if word in PARTS), None), []).append(file)
-    if None in parts and len(parts) > 1:
-        raise DataError(
-            f"data.path: {parts[None][0]} belongs to no part, and others are for train, val or test by their names; "
-            "rename it, or move it away"
-        )
-    return {part: TarShards(shards, chosen) for part, shards in sorted(parts.items(), key=lambda one: one[0] or 0)}
+    parts = sorted(files_by_part(path, "*.tar", "tar").items(), key=lambda part: part[0] or 0)
+    shards = {code: TarShards(files, as_list(settings.columns)) for code, files in parts}
+    return from_factory(by_name(shards), f"data.path={path}", **settings.for_items)

@@ -14,7 +14,7 @@ from ingredients.errors import DataError
 
 __all__ = ["PADDING", "UNKNOWN_WORD", "Vocabulary"]
 
-# What texts are filled up with, and what a word becomes that is not in the vocabulary.
+# Codes for padding and for words that are not in the vocabulary.
 PADDING, UNKNOWN_WORD = 0, 1
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -22,14 +22,14 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Words as codes: word k of `words` has k + 2, others `UNKNOWN_WORD`; `PADDING` stands for none.
+    """Codes of words: word k of `words` has the code k + 2, others `UNKNOWN_WORD`; `PADDING` pads texts.
 
     Attributes:
-        words: The known ones, the most frequent first; none before it is fitted.
-        max_words: How many there may be.
-        min_count: How often a word has to come to be known.
-        max_length: Words of a text that are read, its first.
-        lowercase: Whether capitals are read as small letters.
+        words: Known words, most frequent first; empty before `fitted`.
+        max_words: Maximum number of known words.
+        min_count: Minimum number of occurrences of a known word.
+        max_length: Number of words read from a text, its first ones.
+        lowercase: Whether to convert texts to lower case.
     """
 
     words: tuple[str, ...] = ()
@@ -45,21 +45,29 @@ class Vocabulary:
 
     @property
     def num_codes(self) -> int:
-        """How many codes there are."""
+        """Number of codes."""
         return len(self.words) + 2
 
     def split(self, text: str) -> list[str]:
-        """Return the first words of a text; marks of punctuation are words, too."""
+        """Return the first `max_length` words of a text; punctuation marks are words."""
         return _WORD.findall(text.lower() if self.lowercase else text)[: self.max_length]
 
     def fitted(self, texts: Iterable[Sequence[str]]) -> Vocabulary:
-        """Return a vocabulary of the words of texts, each as `split` returns it."""
+        """Return this vocabulary with the most frequent words of the training texts.
+
+        Args:
+            texts: The words of each text, see `split`. Words with equal counts are sorted alphabetically.
+        """
         counts = Counter(word for text in texts for word in text)
         known = sorted((-count, word) for word, count in counts.items() if count >= self.min_count)
         return dataclasses.replace(self, words=tuple(word for _, word in known[: self.max_words]))
 
     def encode(self, words: Sequence[str]) -> np.ndarray:
-        """Return the codes of words, int64 (words,); a text without any has one unknown word."""
+        """Return the codes of words, int64 (words,); an empty text has one unknown word.
+
+        Args:
+            words: The words of a text, see `split`.
+        """
         return np.array([self._codes.get(word, UNKNOWN_WORD) for word in words] or [UNKNOWN_WORD], np.int64)
 
     @functools.cached_property

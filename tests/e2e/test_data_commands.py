@@ -26,7 +26,7 @@ def table(text, *columns):
     """Return the rows below the line that begins with `columns` and above what comes then, by their first word."""
     lines = [line.split() for line in text.splitlines()]
     start = next(number for number, words in enumerate(lines) if words[: len(columns)] == list(columns))
-    rows = itertools.takewhile(lambda words: words[0] not in ("class", "training"), lines[start + 1 :])
+    rows = itertools.takewhile(lambda words: words[0] not in ("class", "cannot"), lines[start + 1 :])
     return {words[0]: words[1:] for words in rows}
 
 
@@ -121,7 +121,7 @@ def test_training_on_a_folder_of_images_with_workers_works(files):
     [
         ("data.stats with data.name=csv data.path=gone.csv", r"data\.path: there is no 'gone.csv' .*; check the path"),
         ("data.stats with data.name=digitz", r"data\.name: got 'digitz', which is unknown; did you mean digits\?"),
-        ("data.stats with data.name=csv data.path=empty.csv", r"data\.path: empty.csv has a header and no rows below"),
+        ("data.stats with data.name=csv data.path=empty.csv", r"data\.path: empty.csv has a header but no rows"),
         (
             "data.stats with data.name=csv data.path=labels.csv data.num_classes=3",
             r"data\.num_classes: label out of range: sample 3 has label 3, expected 0 to 2 .*; correct them, or",

@@ -111,7 +111,7 @@ def test_evaluate_puts_columns_in_another_order_right(table):
         (
             [*HEADER[:3], "colour", "kind"],
             [[1, 2, 3, 4, "box"]],
-            r"the columns are not those .*; not known: colour; re",
+            r"the columns are not those .*; unknown: colour; re",
         ),
         (HEADER, [[1, 2, 3, "tin"]], r"the checkpoint knows no class tin; its classes are box, can, jar; rename or"),
         (HEADER[:3], [[1, 2, 3]], r"data\.target: bad\.csv has no column 'kind'"),

@@ -123,7 +123,7 @@ REFUSED = {
     ),
     "no target": ("a,b\n1.5,2\n2.5,3\n", {"target": "c"}, ["a numbers 2 0 2 1.5 to 2.5"], "has no column 'c'"),
     "gaps in the target": ("a,y\n1,0\n2,\n3,1\n", {}, ["y numbers 2 1 2 0 to 1"], "lacks 1 values of"),
-    "empty": ("a,y\n", {}, ["a text 0 0 0", "y text 0 0 0"], "a header and no rows below it"),
+    "empty": ("a,y\n", {}, ["a text 0 0 0", "y text 0 0 0"], "a header but no rows"),
     "labels out of range": ("a,y\n1,0\n2,7\n", {"num_classes": 2}, ["y integers 2 0 2 0 to 7"], "label out of range"),
     "all for the test": ("a,y\n1,0\n2,1\n", {"test_fraction": 0.9}, ["a integers 2 0 2 1 to 2"], "nothing is left"),
     "one column": ("a\nTrue\nFalse\n", {}, ["a bools 2 0 2 0 to 1"], "has 1 columns"),
@@ -144,7 +144,7 @@ def test_stats_of_a_csv_with_missing_inputs_show_the_splits_and_why(tmp_path, ca
     run("data.stats", data={"path": str(tmp_path / "table.csv")})
     text = capsys.readouterr().out
     assert text.startswith("csv: classification")
-    assert "training on it is refused: data.name=csv: 10 input values are NaN or infinite" in text.splitlines()[-1]
+    assert "cannot train on these data: data.name=csv: 10 input values are NaN or infinite" in text.splitlines()[-1]
 
 
 def test_stats_of_other_files_that_cannot_be_trained_on_show_what_they_hold(tmp_path, capsys):

@@ -84,9 +84,9 @@ def test_what_does_not_fit_is_refused_and_settings_before_the_run(train, tmp_pat
 OTHER_PARTS = [
     (
         {"text.test_fraction": 0.05},
-        r"text: the state that .* with text\.test_fraction=0\.2, and another split could test",
+        r"text: the state that .* with text\.test_fraction=0\.2, so another split could test",
     ),
-    ({"text.val_fraction": 0.3}, r"with text\.val_fraction=0\.2, and .* for a split of its own: text\.new_split=True"),
+    ({"text.val_fraction": 0.3}, r"with text\.val_fraction=0\.2, so .* or accept a new split: text\.new_split=True"),
     (
         {"text.path": "pieces.txt"},
         r"trained on data with the fingerprint \w{12}, and pieces\.txt has \w{12}, .* same data",
@@ -104,4 +104,4 @@ def test_fork_that_would_test_on_what_its_parent_was_trained_on_is_refused(train
         train(**fork, **changed)
     again = train(**fork, **changed, **{"text.new_split": True})
     assert len(again.info["data"]["split"]["differs_from_start"]) == 1
-    assert "text.new_split=True: samples are split otherwise than for the state" in caplog.text
+    assert "text.new_split=True: the samples are split differently than for the state" in caplog.text

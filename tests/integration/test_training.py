@@ -329,7 +329,7 @@ def test_fork_with_another_seed_is_tested_on_samples_that_its_parent_was_not_tra
     third = run(fork | {"seed": 1, "data.new_split": True})
     assert third.result > 0.75
     assert third.info["data"]["split"]["differs_from_start"] == ["data.split_seed=0", "seed=0"]
-    assert "samples are split otherwise than for the state that this run starts from" in caplog.text
+    assert "samples are split differently than for the state that this run starts from" in caplog.text
 
 
 OTHER_SPLITS = [

@@ -189,8 +189,8 @@ def test_factory_of_an_empty_dataset_has_no_samples():
         ("number", r"got a int, expected a pair \(inputs, targets\), a dict or tuple of arrays, a dataset with"),
         ("two_arrays_and_a_number", r"got a tuple, expected a pair \(inputs, targets\)"),
         ("uneven_arrays", r"got arrays of \[4, 6\] rows, expected one row per sample in each"),
-        ("uneven_rows", r"got rows of different lengths, expected arrays; return a dataset, and join by data.collate"),
-        ("parts_without_train", r"got parts \['test'\], expected train and, if there are any, val and test"),
+        ("uneven_rows", r"got rows of different lengths, expected arrays; return a dataset, and pad with data.collate"),
+        ("parts_without_train", r"got parts \['test'\], expected train and, optionally, val and test"),
         ("unknown_parts", r"got parts \['holdout', 'train'\], expected train"),
         ("part_that_is_no_pair", r"got a ndarray, expected a pair \(inputs, targets\)"),
         (

@@ -51,7 +51,7 @@ def test_values_are_chosen_by_their_error():
 
 @pytest.mark.parametrize("read_one_by_one", [False, True])
 def test_images_are_those_before_they_were_normalised(read_one_by_one):
-    source = load_source("digits", None, None, None, {}, 0)
+    source = load_source("digits")
     raw = source.inputs
     if read_one_by_one:
 

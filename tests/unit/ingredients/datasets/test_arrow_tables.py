@@ -124,7 +124,9 @@ def test_column_that_is_missing_is_refused(changes, message, tmp_path):
 def test_parquet_files_of_parts_are_kept_apart(tmp_path):
     for name in ("train-0", "train-1", "test-0", "more"):
         write(tmp_path / "folder" / f"{name}.parquet", NUMBERS)
-    with pytest.raises(DataError, match="are for train, val or test by their names, and others are not"):
+    with pytest.raises(
+        DataError, match=r"more\.parquet belongs to no part, but other files are named for train, val or test"
+    ):
         made(tmp_path / "folder")
     (tmp_path / "folder" / "more.parquet").unlink()
     data = made(tmp_path / "folder")

@@ -349,7 +349,9 @@ def test_augment_of_what_is_no_image_is_refused(source, augment):
 
 @pytest.mark.parametrize("crop", [-1, 5, 6])
 def test_augment_crop_out_of_range_is_refused(crop):
-    with pytest.raises(DataError, match=rf"data.augment.crop: got {crop}, expected 0 to 4, less than images of"):
+    with pytest.raises(
+        DataError, match=rf"data.augment.crop: got {crop}, expected 0 to 4, less than the size of images of"
+    ):
         made(in_memory(20, (1, 5, 8)), augment={"crop": crop})
 
 

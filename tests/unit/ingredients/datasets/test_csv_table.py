@@ -60,7 +60,7 @@ def test_csv_columns_without_a_name_number_the_rows_or_are_empty(lines, tmp_path
 def test_csv_whose_numbers_of_rows_are_left_out_says_so(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         read(tmp_path, ",a,y", "0,5,1", "1,6,0")
-    assert "the first column, which has no name, is left out as the number of the row" in caplog.text
+    assert "the first column has no name, so it is dropped as the row number" in caplog.text
 
 
 def test_csv_column_without_a_name_that_a_model_was_trained_on_stays(tmp_path):
@@ -103,7 +103,7 @@ def test_csv_categories_of_numbers_are_named_as_whole_and_a_missing_one_is_nan(t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"has text in the columns town; take them for categories \(data.categorical='\[\"town\"\]'\), or choose"),
+        ({}, r"has text in the columns town; read them as categories \(data.categorical='\[\"town\"\]'\), or choose"),
         ({"categorical": ["twon"]}, r"data.categorical: .* has no input 'twon'; its inputs are size, town, floor"),
         ({"categorical": ["y"]}, r"data.categorical: .* has no input 'y'"),
         ({"columns": ["sise"]}, r"data.columns: .* has no column 'sise'; did you mean 'size'\?"),
@@ -190,7 +190,7 @@ def test_other_tables_may_have_columns_that_were_not_chosen_and_no_others(tmp_pa
     lines = ["extra,size,y", "1,9,yes"]
     chosen = trained_on(tmp_path, *TOWNS, columns=["size"])
     assert read(tmp_path, *lines, trained=chosen).inputs.tolist() == [[9]]
-    with pytest.raises(DataError, match=r"columns are not those .* missing: town, floor; not known: extra"):
+    with pytest.raises(DataError, match=r"columns are not those .* missing: town, floor; unknown: extra"):
         read(tmp_path, *lines, trained=trained_on(tmp_path, *TOWNS[:3], categorical="town"))
 
 
@@ -275,7 +275,7 @@ AGES = [f"{20 + number % 40}.5,{number % 2}" for number in range(200)]
 @pytest.mark.parametrize("stray", ["?", "-", "n.a."])
 def test_column_that_is_nearly_all_numbers_is_refused_with_the_values_to_blame(categorical, stray, tmp_path):
     lines = ["age,y", *AGES, f"{stray},1", f"{stray},0"]
-    message = rf"the column age holds numbers in 200 rows, and '{re.escape(stray)}' in 2; correct those rows, name what"
+    message = rf"the column age holds numbers in 200 rows, and '{re.escape(stray)}' in 2; correct those rows, list what"
     with pytest.raises(DataError, match=rf"{message}.*data.na_values='\[\"{re.escape(stray)}\"\]'"):
         read(tmp_path, *lines, categorical=categorical)
     source = read(tmp_path, *lines, categorical=categorical, missing="fill", na_values=[stray])

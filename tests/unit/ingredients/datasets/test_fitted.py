@@ -55,7 +55,7 @@ def test_state_without_a_preparation_has_its_split_by_its_config():
 def test_columns_are_put_into_the_order_of_the_training():
     kept = fitted(Source(np.random.rand(20, 3).astype(np.float32), np.arange(20) % 2, features=("a", "b", "c")))
     assert kept.column_order(["c", "a", "b"], "data.path=x.csv") == [1, 2, 0]
-    message = r"data\.path=x\.csv: the columns are not those .* trained on; missing: b; not known: d, e; rename, add or"
+    message = r"data\.path=x\.csv: the columns are not those .* trained on; missing: b; unknown: d, e; rename, add or"
     with pytest.raises(DataError, match=message):
         kept.column_order(["d", "c", "a", "e"], "data.path=x.csv")
 
@@ -67,5 +67,7 @@ def test_shape_of_other_inputs_is_refused():
     ):
         fitted().check_shape((12,), "data.path=x.npz")
     digits = fitted(load_source("digits"))
-    with pytest.raises(DataError, match=r"got inputs of shape 1x9x9, expected 1x8x8 .*; images .* data\.image_size=8"):
+    with pytest.raises(
+        DataError, match=r"got inputs of shape 1x9x9, expected 1x8x8 .*; resize images .* data\.image_size=8"
+    ):
         digits.check_shape((1, 9, 9), "data.path=x")

@@ -224,7 +224,7 @@ def test_images_have_the_size_and_channels_of_the_training(animals, tmp_path, ca
     trained = trained_on(animals, image_size=5)
     write_image(tmp_path / "new" / "0.png", colour(height=9))
     assert unlabelled(tmp_path / "new", trained).inputs[0][0].shape == (1, 5, 5)
-    assert "0.png is in colour, and is read in grey, as the checkpoint was trained on" in caplog.text
+    assert "0.png is in colour, but is read in grey, as the checkpoint was trained" in caplog.text
     for number, name in enumerate(["a", "b"] * 5):
         write_image(tmp_path / "coloured" / name / f"{number}.png", colour(number))
     trained = trained_on(tmp_path / "coloured")

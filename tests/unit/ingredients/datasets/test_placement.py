@@ -131,9 +131,7 @@ def test_images_of_a_folder_lie_in_memory_if_asked_for(tmp_path):
 
 def test_samples_that_are_read_one_by_one_are_not_put_into_memory():
     config = {**DEFAULTS, "name": f"{HERE}:samples", "in_memory": True}
-    with pytest.raises(
-        DataError, match=r"data.in_memory=True: data.name=.*:samples is read item by item, and each may"
-    ):
+    with pytest.raises(DataError, match=r"data.in_memory=True: data.name=.*:samples is read item by item, which may"):
         make_batches(load(Map(config), 0), config, 0, CPU)
 
 

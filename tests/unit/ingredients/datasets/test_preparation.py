@@ -368,7 +368,7 @@ def test_data_without_targets_are_prepared_where_none_are_needed():
             "data.path=x.csv: the checkpoint knows no class 2; its classes are 0, 1",
         ),
         (table(0), "data.path=x.csv: there are no samples in it"),
-        (table(30, columns=("a", "b", "d")), "data.path=x.csv: the columns are not those .*: c; not known: d; rename"),
+        (table(30, columns=("a", "b", "d")), "data.path=x.csv: the columns are not those .*: c; unknown: d; rename"),
     ],
 )
 def test_data_that_the_model_was_not_made_for_are_refused(other, message):
@@ -381,7 +381,7 @@ def test_test_part_that_is_drawn_otherwise_than_for_the_training_is_refused():
     split = dataclasses.replace(trained.preparation.split, digest="other")
     trained = dataclasses.replace(trained, preparation=dataclasses.replace(trained.preparation, split=split))
     with pytest.raises(
-        DataError, match="the test part cannot be told from the samples that the checkpoint was trained"
+        DataError, match="the test part cannot be separated from the samples that the checkpoint was trained"
     ):
         alike(table(), trained)
 

@@ -232,8 +232,8 @@ def test_sampler_of_ones_own_gives_consecutive_chunks_and_resumes_in_the_middle(
             {"sampler": f"{HERE}:Chunks", "sampler_options": {"size": 4}},
             "data.sampler_options.size: Chunks takes no option 'size'",
         ),
-        ({"sampler": f"{HERE}:beyond"}, r"gives positions 0 to \d+, and the training part has 0 to \d+"),
-        ({"sampler": f"{HERE}:halves"}, "gives 0.5, expected positions of samples, one whole number for each"),
+        ({"sampler": f"{HERE}:beyond"}, r"yields positions 0 to \d+, but the training part has 0 to \d+"),
+        ({"sampler": f"{HERE}:halves"}, "yields 0.5, expected positions of samples, one whole number each"),
     ],
 )
 def test_sampler_of_ones_own_that_cannot_be_is_refused(changes, message):
@@ -243,7 +243,7 @@ def test_sampler_of_ones_own_that_cannot_be_is_refused(changes, message):
 
 def test_sampler_with_another_number_of_samples_in_each_epoch_is_refused():
     data = made(f"{HERE}:pairs", sampler=f"{HERE}:fewer_each_time")
-    with pytest.raises(DataError, match=r"gives \d+ positions in epoch 2, and \d+ in epoch 1; give each epoch as many"):
+    with pytest.raises(DataError, match=r"yields \d+ positions in epoch 2, but \d+ in epoch 1; yield the same number"):
         list(data.train.epoch(2))
 
 

@@ -280,14 +280,14 @@ def test_csv_missing_inputs_are_read_as_nan(tmp_path):
         (
             ["a,name,town,y", "1,Ada,Rom,0", "2,Bob,Bern,1"],
             None,
-            "data.path=.*: has text in the columns name, town; take",
+            "data.path=.*: has text in the columns name, town; read",
         ),
         (["a,y", "1,0", "2,", "3,"], None, r"data.target: .* lacks 2 values of \['y'\]; remove those rows"),
         (["a,price,y", "1,2,3"], "prize", "data.target: .* has no column 'prize'; did you mean 'price'"),
         (["a,price,y", "1,2,3"], "zz", "data.target: .* has no column 'zz'; there are: a, price, y"),
         (["a,price,y", "1,2,3"], ["y", "prices"], "no column 'prices'; did you mean 'price'"),
-        (["a;y", "1;2"], None, "data.path: .* has 1 columns, expected inputs and a target, split by commas"),
-        (["a,b,y"], None, "data.path: .* has a header and no rows below it; expected one row per sample"),
+        (["a;y", "1;2"], None, "data.path: .* has 1 columns, expected inputs and a target, separated by commas"),
+        (["a,b,y"], None, "data.path: .* has a header but no rows; expected one row per sample"),
         ([""], None, "data.path: .* cannot be read as CSV: No columns"),
         (["a,y", "1,2", "1,2,3,4"], None, "data.path: .* cannot be read as CSV: .*line 3"),
     ],
@@ -369,7 +369,7 @@ def test_idx_truncated_file_is_refused_with_its_size(size, tmp_path):
     path = tmp_path / "train-images-idx3-ubyte"
     content = path.read_bytes()[:size]
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"has {len(content)} bytes, expected .* by its header; fetch it again"):
+    with pytest.raises(DataError, match=f"has {len(content)} bytes, expected .* by its header; download it again"):
         load_source("idx", str(tmp_path))
 
 
@@ -378,7 +378,7 @@ def test_idx_wrong_magic_is_refused(start, tmp_path):
     write_idx(tmp_path, "train", 7)
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(start + path.read_bytes()[4:] if start else b"")
-    with pytest.raises(DataError, match="is not in the IDX format; expected it to begin with two zero bytes"):
+    with pytest.raises(DataError, match="is not in the IDX format; expected two zero bytes"):
         load_source("idx", str(tmp_path))
 
 
@@ -388,7 +388,7 @@ def test_idx_damaged_gz_is_refused(damage, tmp_path):
     path = tmp_path / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
     path.write_bytes({"cut": content[:-9], "header": b"xx" + content, "stream": content[:10] + b"\xff" * 40}[damage])
-    with pytest.raises(DataError, match=r"data.path: .*idx3-ubyte.gz cannot be read: .*; fetch it again"):
+    with pytest.raises(DataError, match=r"data.path: .*idx3-ubyte.gz cannot be read: .*; download it again"):
         load_source("idx", str(tmp_path))
 
 
@@ -440,7 +440,7 @@ def test_csv_with_gaps_in_its_targets_is_read_where_none_are_needed(tmp_path, tr
     ("lines", "message"),
     [
         (["a,b,healthy", "1,2,yes"], "the columns are not those .*; missing: c; rename, add or remove them"),
-        (["name,a,b,c,healthy", "Jo,1,2,3,yes"], "the columns are not those .*; not known: name; rename, add or rem"),
+        (["name,a,b,c,healthy", "Jo,1,2,3,yes"], "the columns are not those .*; unknown: name; rename, add or rem"),
         (["a,b,c,helthy", "1,2,3,yes"], "data.target: .* has no column 'healthy'; did you mean 'helthy'"),
     ],
 )

@@ -18,8 +18,9 @@ from ingredients.datasets.batches import make_batches
 from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import prepare_alike
 from ingredients.datasets.sources import kind_of, load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.datasets.streaming import StreamBatches
-from ingredients.datasets.tar_shards import decode, read_tar
+from ingredients.datasets.tar_shards import TarShards, decode
 from ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
@@ -170,10 +171,10 @@ def test_drop_last_leaves_out_the_rest_of_a_stream():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("numbers", {}, "data.epoch_samples: got None, but .* is a stream that does not tell its length"),
+        ("numbers", {}, "data.epoch_samples: got None, but .* is a stream of unknown length"),
         ("numbers", {"epoch_samples": 4, "limit": 3}, "data.limit: got 3, but .* is a stream; use data.epoch_samples"),
         ("numbers", {"epoch_samples": 4, "sampler": "balanced"}, "data.sampler: got balanced, but .* is a stream"),
-        ("generator", {"epoch_samples": 4}, "got a generator, which can be read once only; return an IterableDataset"),
+        ("generator", {"epoch_samples": 4}, "got a generator, which can be read only once; return an IterableDataset"),
         ("empty", {}, "the train part of the stream has no samples"),
     ],
 )
@@ -248,9 +249,8 @@ def of_tar(folder, num_workers=0, **changes):
 
 def test_tar_files_hold_samples_by_the_names_of_their_members(shards):
     assert kind_of(str(shards)) == kind_of(str(shards / "part-0.tar")) == "tar"
-    [(part, found)] = read_tar(shards).items()
-    assert (part, len(found), found.targets[:4], found.shards.tolist()) == (
-        None,
+    found = TarShards(sorted(shards.glob("*.tar")))
+    assert (len(found), found.targets[:4], found.shards.tolist()) == (
         40,
         [0, 1, 2, 0],
         [n // 10 for n in range(40)],
@@ -300,16 +300,24 @@ def test_tar_files_with_a_buffer_are_read_one_behind_the_other(shards):
 def test_tar_files_of_parts_are_kept_apart(tmp_path):
     for name in ("train-0.tar", "val/0.tar", "test-0.tar"):
         write_tar(tmp_path / name, [sample(number) for number in range(3)])
-    assert {part: len(found) for part, found in read_tar(tmp_path).items()} == {0: 3, 1: 3, 2: 3}
+    assert load_source("tar", str(tmp_path)).part.tolist() == [TRAIN] * 3 + [VAL] * 3 + [TEST] * 3
     write_tar(tmp_path / "more.tar", [sample(1)])
-    with pytest.raises(DataError, match=r"more.tar belongs to no part, and others are for train, val or test"):
-        read_tar(tmp_path)
+    with pytest.raises(
+        DataError, match=r"more.tar belongs to no part, but other files are named for train, val or test"
+    ):
+        load_source("tar", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["train1", "train-1", "train.1"])
+def test_tar_files_are_of_the_part_that_their_name_begins_with(name, tmp_path):
+    write_tar(tmp_path / f"{name}.tar", [sample(number) for number in range(3)])
+    assert load_source("tar", str(tmp_path)).part.tolist() == [TRAIN] * 3
 
 
 def test_tar_files_of_other_content_have_another_fingerprint(tmp_path):
     for folder, number in (("a", 1), ("b", 1), ("c", 2)):
         write_tar(tmp_path / folder / "0.tar", [sample(number)])
-    one, same, other = (read_tar(tmp_path / folder)[None].fingerprint for folder in "abc")
+    one, same, other = (load_source("tar", str(tmp_path / folder)).digest for folder in "abc")
     assert one == same != other
 
 
@@ -323,10 +331,10 @@ def test_tar_members_are_decoded_by_their_endings():
 def test_tar_file_that_is_damaged_is_refused_by_name(tmp_path):
     (tmp_path / "0.tar").write_bytes(b"no tar file" * 100)
     with pytest.raises(DataError, match=r"0.tar cannot be read as a tar file"):
-        read_tar(tmp_path)
+        load_source("tar", str(tmp_path))
     write_tar(tmp_path / "0.tar", [("7", {"png": b"none"})])
     with pytest.raises(DataError, match=r"7.png in .*0.tar cannot be read"):
-        read_tar(tmp_path)[None][0]
+        TarShards([tmp_path / "0.tar"])[0]
     (tmp_path / "0.tar").unlink()
-    with pytest.raises(DataError, match=r"has no tar files in it; expected files like train-000\.tar"):
-        read_tar(tmp_path)
+    with pytest.raises(DataError, match=r"has no tar files in it; expected files like train-0\.tar"):
+        load_source("tar", str(tmp_path))

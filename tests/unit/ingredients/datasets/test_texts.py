@@ -65,7 +65,7 @@ def test_words_are_limited_in_number_and_texts_in_length():
     [
         ({"max_words": 0}, DataError, r"data\.options\.max_words: got 0, expected at least 1"),
         ({"max_lenght": 9}, ConfigError, r"data\.options\.max_lenght: .* did you mean 'max_length'\?"),
-        ({"words": ["a"]}, DataError, r"data\.options\.words: the words are those of the training part"),
+        ({"words": ["a"]}, DataError, r"data\.options\.words: the words come from the training part"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, error, message, tmp_path):

@@ -175,7 +175,7 @@ def test_normalize_of_imagenet_takes_its_constants():
     raw = next(data.val.epoch())[0] * data.input_std + data.input_mean
     assert raw.min() > 0.05
     with pytest.raises(
-        DataError, match=r"data.normalize=imagenet: .* inputs of shape \(1, 8, 8\), expected images in col"
+        DataError, match=r"data.normalize=imagenet: .* inputs of shape \(1, 8, 8\), expected colour images"
     ):
         made(images(channels=1), [], normalize="imagenet")
 

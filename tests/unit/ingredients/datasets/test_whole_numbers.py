@@ -103,7 +103,7 @@ def test_integers_that_float32_merges_are_told(dtype, caplog):
     ids = np.array([BIG, BIG + 1, BIG + 2, 5], dtype)
     from_arrays([(None, ids, np.arange(4))], "data.path: x.npz")
     assert (
-        "data.path: x.npz: float32 does not tell integers above 16,777,216 apart: 4 different ones become 3"
+        "data.path: x.npz: float32 cannot tell integers above 16,777,216 apart: 4 different ones become 3"
         in caplog.text
     )
 
@@ -125,4 +125,4 @@ def test_negative_integers_targets_and_columns_that_float32_merges_are_told(tmp_
 
 def test_integers_of_items_that_float32_merges_are_told(caplog):
     from_factory(Items([(np.array([BIG, 1]), 0), (np.array([BIG + 1, 1]), 1), (np.array([3, 1]), 1)]), "own")
-    assert "own: float32 does not tell integers above 16,777,216 apart" in caplog.text
+    assert "own: float32 cannot tell integers above 16,777,216 apart" in caplog.text

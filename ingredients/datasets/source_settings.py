@@ -1,0 +1,105 @@
+"""`SourceSettings`: what the data ingredient asks of a source, and the checks that all sources share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ingredients.config.nearest import nearest
+from ingredients.errors import DataError
+
+if TYPE_CHECKING:
+    from ingredients.datasets.fitted import Preparation
+
+__all__ = ["TARGET_NAMES", "SourceSettings", "as_list", "refuse_column"]
+
+# Columns and keys that hold the target where `data.target` names none, in order of preference.
+TARGET_NAMES = ("label", "labels", "target", "targets")
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceSettings:
+    """The settings that readers of data get; `data.*` in the config documents those with the same name.
+
+    Attributes:
+        name: The kind of data, such as `csv`.
+        path: File or folder to read, as the user wrote it.
+        target: Target column or columns; None leaves the choice to the reader.
+        columns: Columns to read as inputs; None reads all but the target.
+        categorical, encoding, missing, na_values: How to encode the columns of a table, see `TableColumns`.
+        dtype: Type of the inputs: `float32`, or `int64` for integers.
+        options: Arguments of the factory or the class that makes the data.
+        image_size: Height and width to resize images to, pixels; None keeps their size.
+        task: The task, or `auto` to infer it from the targets.
+        collate: Function that makes a batch of samples of any structure.
+        weights: Column, array, key or attribute with the sampling weights.
+        seed: Seed of the experiment; factories that use the global generators draw from its stream `factory`.
+        trained: Preparation of a trained model. Its columns, categories, vocabulary, type and task override the
+            settings above.
+        needs_targets: Whether every sample must have a target.
+    """
+
+    name: str
+    path: str | None = None
+    target: str | Sequence[str] | None = None
+    columns: str | Sequence[str] | None = None
+    categorical: str | Sequence[str] | None = None
+    encoding: str = "one_hot"
+    missing: str = "refuse"
+    na_values: Sequence[str] = ()
+    dtype: str = "float32"
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    image_size: int | None = None
+    task: str = "auto"
+    collate: Callable[[list], Any] | None = None
+    weights: str | None = None
+    seed: int = 0
+    trained: Preparation | None = None
+    needs_targets: bool = True
+
+    def __post_init__(self) -> None:
+        if self.trained is not None:
+            object.__setattr__(self, "dtype", self.trained.dtype)
+            object.__setattr__(self, "task", self.trained.task)
+
+    @property
+    def key(self) -> str | None:
+        """The target as a single name; None if there are several or none."""
+        return self.target if isinstance(self.target, str) else None
+
+    @property
+    def for_items(self) -> dict[str, Any]:
+        """The arguments of `from_factory` that sources of single items share."""
+        return {
+            "dtype": self.dtype,
+            "task": self.task,
+            "target": self.key,
+            "collate": self.collate,
+            "weights": self.weights,
+        }
+
+
+def as_list(names: str | Sequence[str] | None) -> list[str] | None:
+    """Return a name, or several, as a list without repetitions; None stays None."""
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
+
+
+def refuse_column(setting: str, where: object, names: Iterable[str], columns: Sequence[str]) -> NoReturn:
+    """Reject a setting that names a column which the table lacks.
+
+    Args:
+        setting: The setting, such as `data.target`.
+        where: File or setting that names the table, for the message.
+        names: Columns that the setting names; at least one is missing.
+        columns: Columns of the table.
+
+    Raises:
+        DataError: Always. The message names the first missing column and suggests the nearest one.
+    """
+    name = next(name for name in names if name not in columns)
+    near = nearest(name, list(columns))
+    hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(columns)}"
+    raise DataError(f"{setting}: {where} has no column {name!r}; {hint}")
