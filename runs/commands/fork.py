@@ -30,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Start the new run, in the place of this process."""
-    from runs.rerun.checking import check_settings
+    from runs.rerun.processes import check_settings
     from runs.rerun.resuming import fork_launch
     from runs.rerun.states import with_folder
 

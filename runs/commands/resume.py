@@ -42,6 +42,7 @@ def _steps(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Resume the run, in the place of this process."""
+    from runs.rerun.record import Record
     from runs.rerun.resuming import changed_sources, resume_launch
     from runs.rerun.states import states_of, with_folder
 
@@ -49,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
         run, _ = with_folder(store.get(arguments.run))
         launch = resume_launch(run, options, settings)
-        changed = changed_sources(run)
+        changed = changed_sources(Record(run))
         if changed:
             names = list_text(changed)
             print_to_stderr(f"{len(changed)} of its sources have changed, so it may end differently: {names}")

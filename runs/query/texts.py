@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
@@ -128,6 +128,12 @@ def count_text(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def list_text(names: Sequence[str]) -> str:
-    """Return the first of many names, with commas between."""
-    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
+def list_text(names: Iterable[object], most: int = _LISTED) -> str:
+    """Return names with commas between, each once, and how many more there are.
+
+    Args:
+        names: The names; other objects are shown as texts.
+        most: How many names to show.
+    """
+    texts = list(dict.fromkeys(map(str, names)))
+    return ", ".join(texts[:most]) + (f", and {len(texts) - most} more" if len(texts) > most else "")

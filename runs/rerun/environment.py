@@ -1,58 +1,63 @@
-"""Differences of the environment from that of a past run: Python, packages, machine, determinism flags.
+"""Differences between this environment and that of a past run: Python, packages, libraries, machine, determinism flags.
 
-Differences that can change what a run computes are loud: Python, the packages that its sources import (with what those
-need), the processor, the GPUs. Others are counted, and listed when asked for.
+Differences that can change results are loud: Python, the packages that the sources import (with their dependencies),
+libraries outside of packages, the processor, the GPUs. Others are counted, and listed on request.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
+from observers.provenance.imported_modules import is_loose
+from observers.provenance.libraries import file_digest
 from observers.provenance.reads import changed_reads
 from observers.record.redaction import redact
+from observers.record.resuming import changed_libraries
+from observers.record.safe_paths import relative_path
 from runs.errors import StoreError
-from runs.rerun.record import Record, mapping
-from runs.stores.run import Run
+from runs.query.texts import list_text
+from runs.rerun.record import Record
 
 __all__ = [
     "Differing",
     "Environment",
     "compare_environment",
     "compare_flags",
+    "compare_libraries",
     "compare_reads",
-    "imported_names",
-    "plain_name",
-    "python_of",
-    "recorded_packages",
+    "parsed_sources",
     "requirements",
 ]
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 _LAB = "sacristan"
-# Of the programs that install packages, none computes anything.
+# Programs that install packages compute nothing.
 _INSTALLERS = {"pip", "uv"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Differing:
-    """One thing that differs.
+    """One difference.
 
     Attributes:
         kind: python, package, library, machine, flag, file or variable.
-        name: Of the package, flag or part of the machine.
-        recorded, now: The two values; None where there is none.
-        is_loud: Whether it can change what the run computes.
+        name: Name of the package, flag, file or part of the machine.
+        recorded, now: The two values; None for a missing one.
+        is_loud: Whether it can change results.
     """
 
     kind: str
@@ -63,20 +68,19 @@ class Differing:
 
     @property
     def text(self) -> str:
-        """What differs, in a few words."""
-        words = ["not there" if value is None else str(value) for value in (self.recorded, self.now)]
-        return f"{self.kind} {self.name}: recorded {words[0]}, now {words[1]}".replace(
-            f"{self.kind} {self.kind}", self.kind
-        )
+        """The difference in a few words."""
+        recorded, now = ("not there" if value is None else str(value) for value in (self.recorded, self.now))
+        kind = "" if self.kind == self.name else f"{self.kind} "
+        return f"{kind}{self.name}: recorded {recorded}, now {now}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """How the environment compares with the recorded one.
+    """Comparison of this environment with the recorded one.
 
     Attributes:
         differences: The loud ones first.
-        notes: What could not be compared, a sentence each.
+        notes: Sentences about parts that could not be compared.
     """
 
     differences: tuple[Differing, ...]
@@ -84,189 +88,212 @@ class Environment:
 
     @property
     def loud(self) -> list[Differing]:
-        """The differences that can change what the run computes."""
-        return [one for one in self.differences if one.is_loud]
+        """The differences that can change results."""
+        return [difference for difference in self.differences if difference.is_loud]
 
 
-def compare_environment(record: Record) -> Environment:
-    """Return what of this process's environment differs from the one that a run was recorded in."""
-    run, notes = record.run, []
-    found = _python(run)
-    recorded = _packages(run)
-    now = provenance.packages()
-    if not _has_all_packages(run):
+def compare_environment(record: Record, search: Sequence[Path] = ()) -> Environment:
+    """Compare the environment of this process with that of a past run. Nothing is imported.
+
+    Args:
+        record: The record.
+        search: Folders that the run's process searches for modules, before all others.
+
+    Returns:
+        The differences, with a note for each part that the record does not hold.
+    """
+    notes = []
+    if not record.has_all_packages:
         notes.append("the record has no list of all packages: only those that its sources import are compared")
-    if recorded:
-        found += _of_packages(run, recorded, now)
-    found += _of_machine(run)
     if not record.flags:
         notes.append("the record has no determinism flags; they are left as they are")
+    if record.libraries is None:
+        notes.append(
+            "the record has no digests of libraries on PYTHONPATH or installed in editable form: they are not compared"
+        )
+    differences = [
+        *_library_differences(record, search),
+        *_python_differences(record),
+        *_package_differences(record, provenance.packages()),
+        *_machine_differences(record),
+        *_flag_differences(record),
+        *_variable_differences(record),
+    ]
+    return Environment(tuple(sorted(differences, key=lambda difference: not difference.is_loud)), tuple(notes))
+
+
+# ---------------------------------------------------------------------- flags, variables, files
+
+
+def _flag_differences(record: Record) -> Iterator[Differing]:
     for name in _VARIABLES:
         if name in record.flags and record.flags[name] != os.environ.get(name, ""):
-            # It is set for the process, so it changes nothing.
-            found.append(Differing("flag", name, record.flags[name] or None, os.environ.get(name), is_loud=False))
-    found += _variables(run)
-    return Environment(tuple(sorted(found, key=lambda one: not one.is_loud)), tuple(notes))
+            # The process gets the recorded value, so this changes nothing.
+            yield Differing("flag", name, record.flags[name] or None, os.environ.get(name), is_loud=False)
 
 
-def recorded_packages(run: Run) -> dict[str, str]:
-    """Return the versions of the recorded packages by `plain_name`."""
-    return {plain_name(name): version for name, version in _packages(run).items()}
+def _variable_differences(record: Record) -> Iterator[Differing]:
+    for name, recorded in sorted(record.variables.items()):
+        value = os.environ.get(name)
+        now = None if value is None else redact(value)
+        if recorded != now:
+            yield Differing("variable", name, recorded, now, is_loud=True)
 
 
-def _variables(run: Run) -> list[Differing]:
-    """Return the environment variables that were recorded by `-E`, as far as they differ."""
-    recorded = mapping(run["meta.environment"])
-    now = {name: None if (value := os.environ.get(name)) is None else redact(value) for name in recorded}
-    names = sorted(name for name in recorded if recorded[name] != now[name])
-    return [Differing("variable", name, recorded[name], now[name], is_loud=True) for name in names]
+def compare_flags(old: Record, new: Record) -> list[Differing]:
+    """Return the determinism flags that differ between two runs; none if one of them recorded no flags.
 
-
-def compare_flags(old: Run, new: Run) -> list[Differing]:
-    """Return the determinism flags that were not the same in two runs."""
-    ours, theirs = (mapping(run.provenance.get("determinism")) for run in (old, new))
-    if not ours or not theirs:
-        return []
-    names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
-    return [Differing("flag", name, ours.get(name), theirs.get(name), is_loud=True) for name in names]
-
-
-def compare_reads(old: Run, new: Run) -> list[Differing]:
-    """Return the files and environment variables that both runs read, and that were not the same."""
-    ours, theirs = (mapping(run.provenance.get("reads")) for run in (old, new))
-    found = []
-    for kind, part in (("file", "files"), ("variable", "variables")):
-        changes = changed_reads(mapping(ours.get(part)), mapping(theirs.get(part)))
-        found += [Differing(kind, str(name), was, now, is_loud=True) for name, (was, now) in changes.items()]
-    return found
-
-
-def requirements(run: Run) -> str:
-    """Return the recorded packages as a requirements file for pip.
-
-    Raises:
-        StoreError: If the record names none.
+    Args:
+        old, new: Records of the two runs.
     """
-    recorded = _packages(run)
-    if not recorded:
-        raise StoreError(f"the record of run {run.id} names no packages")
-    local = _local_distributions() | {_LAB}
-    lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {python_of(run) or 'unknown'}"]
-    if not _has_all_packages(run):
-        lines.append("# only those that its sources import directly: its record has no list of all packages")
-    tags = {version.partition("+")[2] for name, version in recorded.items() if plain_name(name) == "torch"}
-    lines += [f"--extra-index-url https://download.pytorch.org/whl/{tag}" for tag in sorted(tags - {""})]
-    for name, version in recorded.items():
-        if plain_name(name) in local:
-            lines.append(f"# {name}=={version} is the lab itself, or installed from a folder: its sources are recorded")
-        elif plain_name(name) not in _INSTALLERS:
-            lines.append(f"{name}=={version}")
-    return "\n".join(lines) + "\n"
+    before, after = old.part("determinism"), new.part("determinism")
+    names = sorted({*before, *after}) if before and after else []
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    return [Differing("flag", name, was, now, is_loud=True) for name, was, now in pairs if was != now]
+
+
+def compare_reads(old: Record, new: Record) -> list[Differing]:
+    """Return the files and environment variables that both runs read, and that differ.
+
+    Args:
+        old, new: Records of the two runs.
+    """
+    differences = []
+    for kind, part in (("file", "files"), ("variable", "variables")):
+        before, after = (record.part("reads").get(part) for record in (old, new))
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changes = changed_reads(before, after)
+            differences += [Differing(kind, str(name), was, now, is_loud=True) for name, (was, now) in changes.items()]
+    return differences
 
 
 # ---------------------------------------------------------------------- Python and machine
 
 
-def python_of(run: Run) -> str | None:
-    """Return the version of Python that a run was recorded with, if its record says so."""
-    version = mapping(run.provenance.get("machine")).get("python") or run["host.python_version"]
-    return version if isinstance(version, str) and version else None
+def _python_differences(record: Record) -> Iterator[Differing]:
+    now = platform.python_version()
+    if record.python not in (None, now):
+        yield Differing("python", "python", record.python, now, is_loud=True)
 
 
-def _python(run: Run) -> list[Differing]:
-    recorded, now = python_of(run), platform.python_version()
-    return [Differing("python", "python", recorded, now, is_loud=True)] if recorded not in (None, now) else []
-
-
-def _of_machine(run: Run) -> list[Differing]:
-    machine = mapping(run.provenance.get("machine"))
+def _machine_differences(record: Record) -> Iterator[Differing]:
     now = provenance.machine(load_nvml())
-    pairs: list[tuple[str, Any, Any, bool]] = [("processor", machine.get("cpu") or run["host.cpu"], now["cpu"], True)]
-    if machine:
-        gpus = [", ".join(_names(entry.get("gpus"))) or None for entry in (machine, now)]
-        pairs.append(("GPUs", gpus[0], gpus[1], True))
-        pairs.append(("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False))
-    recorded_os = machine.get("os") or next(iter(reversed(run["host.os"] or [])), None)
-    pairs.append(("OS", recorded_os, now["os"], False))
-    is_known = {"GPUs", "GPU driver"} if machine else set()
-    return [
-        Differing("machine", name, recorded, value, is_loud=is_loud)
-        for name, recorded, value, is_loud in pairs
-        if recorded != value and (recorded is not None or name in is_known)
+    pairs: list[tuple[str, Any, Any, bool]] = [
+        ("processor", record.cpu, now["cpu"], True),
+        ("OS", record.operating_system, now["os"], False),
     ]
+    pairs = [pair for pair in pairs if pair[1] is not None]
+    machine = record.part("machine")
+    if machine:  # an entry without GPUs means that there were none
+        pairs.append(("GPUs", _gpu_names(machine), _gpu_names(now), True))
+        pairs.append(("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False))
+    for name, recorded, value, is_loud in pairs:
+        if recorded != value:
+            yield Differing("machine", name, recorded, value, is_loud=is_loud)
 
 
-def _names(gpus: Any) -> list[str]:
-    return [str(mapping(gpu).get("name")) for gpu in (gpus if isinstance(gpus, list) else ())]
+def _gpu_names(machine: Mapping[str, Any]) -> str | None:
+    gpus = machine.get("gpus")
+    names = [gpu.get("name") if isinstance(gpu, Mapping) else None for gpu in (gpus if isinstance(gpus, list) else ())]
+    return ", ".join(map(str, names)) or None
 
 
 # ---------------------------------------------------------------------- packages
 
 
-def _has_all_packages(run: Run) -> bool:
-    return bool(mapping(run.provenance.get("packages")))
+def requirements(record: Record) -> str:
+    """Return the recorded packages as a requirements file for pip.
+
+    Args:
+        record: The record; packages that are installed here from a folder become comments.
+
+    Raises:
+        StoreError: If the record names no packages.
+    """
+    if not record.packages:
+        raise StoreError(f"the record of run {record.id} names no packages")
+    local = _local_distributions() | {_LAB}
+    where = record.run.uid or record.run.store.where
+    lines = [f"# packages of run {record.id} ({where}), Python {record.python or 'unknown'}"]
+    if not record.has_all_packages:
+        lines.append("# only those that its sources import directly: its record has no list of all packages")
+    tags = {version.partition("+")[2] for name, version in record.packages.items() if _plain_name(name) == "torch"}
+    lines += [f"--extra-index-url https://download.pytorch.org/whl/{tag}" for tag in sorted(tags - {""})]
+    for name, version in record.packages.items():
+        if _plain_name(name) in local:
+            lines.append(f"# {name}=={version} is the lab itself, or installed from a folder: its sources are recorded")
+        elif _plain_name(name) not in _INSTALLERS:
+            lines.append(f"{name}=={version}")
+    return "\n".join(lines) + "\n"
 
 
-def _packages(run: Run) -> dict[str, str]:
-    """Return the recorded packages; of a run of stock Sacred those that its sources import."""
-    packages = mapping(run.provenance.get("packages"))
-    if packages:
-        return {str(name): str(version) for name, version in packages.items()}
-    dependencies = run["experiment.dependencies"]
-    pairs = [str(one).partition("==") for one in (dependencies if isinstance(dependencies, list) else ())]
-    return {name: version for name, sign, version in pairs if sign and version and not version.startswith("<")}
+def _package_differences(record: Record, packages: Mapping[str, str]) -> list[Differing]:
+    if not record.packages:
+        return []
+    before = {_plain_name(name): (name, version) for name, version in record.packages.items()}
+    after = {_plain_name(name): (name, version) for name, version in packages.items()}
+    differences = []
+    for key in sorted({*before, *after} if record.has_all_packages else before):
+        was, now = (entries[key][1] if key in entries else None for entries in (before, after))
+        if was != now and key != _LAB:
+            differences.append(Differing("package", (before.get(key) or after[key])[0], was, now, is_loud=True))
+    if not differences or not record.has_all_packages:
+        return differences
+    relevant = _importable(record)  # reads all sources, so only where a package differs
+    return [dataclasses.replace(entry, is_loud=_plain_name(entry.name) in relevant) for entry in differences]
 
 
-def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) -> list[Differing]:
-    ours = {plain_name(name): (name, version) for name, version in recorded.items()}
-    theirs = {plain_name(name): (name, version) for name, version in now.items()}
-    found = []
-    for key in sorted({*ours, *theirs} if _has_all_packages(run) else ours):
-        before, after = (of[key][1] if key in of else None for of in (ours, theirs))
-        if before != after and key != _LAB:
-            found.append(Differing("package", (ours.get(key) or theirs[key])[0], before, after, is_loud=True))
-    if not found or not _has_all_packages(run):
-        return found
-    relevant = _importable(run)  # which reads all sources: only where that is asked
-    return [dataclasses.replace(one, is_loud=plain_name(one.name) in relevant) for one in found]
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a package as all its spellings have it."""
+def _plain_name(name: str) -> str:
+    """Return the name of a package in the form that all its spellings share."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _importable(run: Run) -> set[str]:
-    """Return the packages that the recorded sources import, and what those need, as far as it is installed here."""
-    names = imported_names(run)
-    own = {PurePosixPath(name).parts[0].removesuffix(".py") for name in run.sources}
+def _importable(record: Record) -> set[str]:
+    """Return the packages that the recorded sources import, and their dependencies as far as they are installed."""
     homes = importlib.metadata.packages_distributions()
-    found: set[str] = set()
-    # What is not installed here may be called like what is imported.
-    left = [plain_name(home) for name in names - own for home in homes.get(name, [name])]
+    packages: set[str] = set()
+    # A package that is not installed here may be called like the module.
+    left = [
+        _plain_name(home) for name in _imported_names(record) - _own_names(record) for home in homes.get(name, [name])
+    ]
     while left:
         package = left.pop()
-        if package not in found:
-            found.add(package)
+        if package not in packages:
+            packages.add(package)
             left += _needs(package)
-    return found
+    return packages
 
 
-def imported_names(run: Run) -> set[str]:
-    """Return the top-level modules that the recorded sources import."""
-    found: set[str] = set()
-    for name, content in run.sources.items():
+def parsed_sources(record: Record) -> Iterator[tuple[str, ast.AST]]:
+    """Yield names and syntax trees of the recorded Python sources; those that cannot be read or parsed are left out.
+
+    Args:
+        record: The record.
+    """
+    for name, content in sorted(record.sources.items()):
         if name.endswith(".py"):
             try:
                 tree = ast.parse(content.read())
             except (StoreError, SyntaxError, ValueError, RecursionError):
                 continue
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    found |= {alias.name.partition(".")[0] for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    found.add(node.module.partition(".")[0])
-    return found
+            yield name, tree
+
+
+def _imported_names(record: Record) -> set[str]:
+    """Return the top-level modules that the recorded sources import."""
+    names: set[str] = set()
+    for _, tree in parsed_sources(record):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names
+
+
+def _own_names(record: Record) -> set[str]:
+    """Return the top-level modules that are recorded sources themselves."""
+    return {PurePosixPath(name).parts[0].removesuffix(".py") for name in record.sources}
 
 
 def _needs(package: str) -> Iterable[str]:
@@ -275,17 +302,97 @@ def _needs(package: str) -> Iterable[str]:
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return []
     matches = [re.match(r"[\w.-]+", line) for line in lines if "extra" not in line.partition(";")[2]]
-    return [plain_name(match[0]) for match in matches if match]
+    return [_plain_name(match[0]) for match in matches if match]
 
 
 def _local_distributions() -> set[str]:
     """Return the packages that are installed here from a folder, such as with `pip install -e`."""
-    found = set()
+    names = set()
     for distribution in importlib.metadata.distributions():
         try:
             origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         except (OSError, ValueError):
             continue
         if "dir_info" in origin:
-            found.add(plain_name(distribution.metadata["Name"]))
-    return found
+            names.add(_plain_name(distribution.metadata["Name"]))
+    return names
+
+
+# ---------------------------------------------------------------------- libraries: modules outside of packages
+
+
+def _library_differences(record: Record, search: Sequence[Path]) -> Iterator[Differing]:
+    """Yield the libraries that are not what they were, and those that now shadow an installed package."""
+    if record.libraries is None:
+        return
+    importlib.invalidate_caches()
+    path = [*map(str, search), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    now = {name: _library_now(name, entry, path) for name, entry in record.libraries.items()}
+    yield from _changed(record.libraries, now)
+    folders = {name: str(_folder_of(name, path) or "") for name in _imported_names(record) - record.libraries.keys()}
+    yield from _shadowing(record, {name: folder for name, folder in folders.items() if is_loose(folder)})
+
+
+def compare_libraries(old: Record, new: Record) -> list[Differing]:
+    """Return the libraries that differ between two runs, as far as both imported them, installed or not.
+
+    Args:
+        old, new: Records of the two runs.
+    """
+    if old.libraries is None:
+        return []
+    libraries = new.libraries or {}
+    folders = {name: str(libraries[name].get("folder")) for name in libraries.keys() - old.libraries.keys()}
+    return [*_changed(old.libraries, libraries), *_shadowing(old, folders)]
+
+
+def _changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Differing]:
+    for name, files in changed_libraries(recorded, now).items():
+        commit = recorded[name].get("commit")
+        before = f"in {recorded[name].get('folder')}{f' at commit {commit[:12]}' if isinstance(commit, str) else ''}"
+        after = f"{list_text(files)} changed in {now[name].get('folder')}"
+        yield Differing("library", name, before, after, is_loud=True)
+
+
+def _shadowing(record: Record, folders: Mapping[str, str]) -> Iterator[Differing]:
+    """Yield modules that are found in a folder now, and that the recorded run imported from an installed package.
+
+    Args:
+        record: The record.
+        folders: Where modules that were no libraries of the run are found now, by name.
+    """
+    versions = {_plain_name(name): version for name, version in record.packages.items()}
+    homes = importlib.metadata.packages_distributions() if folders else {}
+    for name in sorted(folders.keys() - _own_names(record)):
+        for home in dict.fromkeys([*homes.get(name, ()), name]):
+            version = versions.get(_plain_name(home))
+            if version is not None:
+                before = f"of the installed package {home} {version}"
+                yield Differing("library", name, before, f"in {folders[name]}", is_loud=True)
+                break
+
+
+def _library_now(name: str, entry: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """Return the entry of a library as it is now; a missing file has None for its digest."""
+    folder = _folder_of(name, path) or _folder_of(name)
+    recorded = entry.get("files")
+    files: dict[str, str | None] = {}
+    for file in recorded if isinstance(recorded, Mapping) else ():
+        below = relative_path(str(file))
+        files[file] = None if folder is None or below is None else file_digest(folder / below)
+    return {"folder": str(folder) if folder else "no folder that is searched", "files": files}
+
+
+def _folder_of(name: str, path: Sequence[str] | None = None) -> Path | None:
+    """Return the folder that holds a module, looked up in `path` or, without one, as this process would."""
+    try:
+        spec = importlib.util.find_spec(name) if path is None else PathFinder.find_spec(name, path)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None else _above(spec)
+
+
+def _above(spec: ModuleSpec) -> Path | None:
+    if spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))).parent
+    return Path(spec.origin).parent if spec.origin and spec.has_location else None

@@ -1,16 +1,17 @@
-"""Judging whether a run was reproduced: every metric point by point, the result, and the artifacts by content.
+"""Judge whether a run was reproduced: every metric point by point, the result, and the artifacts by content.
 
     verdict = judge(old, new, Tolerance(rtol=1e-3))
     print(verdict.text)
 
-Times, captured output and the metrics of the machine (`system/...`) never count. What was logged beside numbers
-(images, tables, ...) is compared by content and reported, and does not count either.
+Times, captured output and metrics of the machine (`system/...`) never count. Media (images, tables, ...) are compared
+by content and reported, and do not count either.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ import numpy as np
 from observers.record.json_text import parse_json
 from observers.record.points.points import Series
 from runs.errors import RunsError, StoreError
-from runs.rerun.results import judge_result
+from runs.query.flattening import dotted
+from runs.query.texts import count_text, is_number, list_text
 from runs.rerun.verdict import (
     CUT_OFF,
     DIVERGED,
@@ -36,14 +38,16 @@ from runs.stores.run import Run
 
 __all__ = ["check_tolerance", "judge"]
 
-_SHOWN = 5
-
 
 def check_tolerance(run: Run, tolerance: Tolerance) -> None:
-    """Refuse a tolerance of a metric that a run does not have.
+    """Reject a tolerance of a metric that a run does not have.
+
+    Args:
+        run: The run to reproduce.
+        tolerance: The tolerance; `result` names the run's result.
 
     Raises:
-        RunsError: If there is one.
+        RunsError: If it names another metric.
     """
     known = [*run.metrics, RESULT]
     for name in tolerance.by_metric:
@@ -53,43 +57,61 @@ def check_tolerance(run: Run, tolerance: Tolerance) -> None:
 
 
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
-    """Return whether `new` is what `old` was.
+    """Compare a reproduction with the original.
+
+    Args:
+        old: The original. If it was cut off, the comparison covers the points that it logged.
+        new: The reproduction.
+        tolerance: Allowed distance of metrics and numbers in the result; by default that of `Tolerance()`.
+
+    Returns:
+        The worst verdict of all metrics and the result; DIVERGED if status, artifacts or odd values differ.
 
     Raises:
-        StoreError: If one of them cannot be read.
+        StoreError: If one of the runs cannot be read.
     """
     tolerance = tolerance or Tolerance()
     is_cut_off = old.status in CUT_OFF
-    pairs = {name: (_series(old, name), _series(new, name)) for name in _names(old, new)}
+    pairs = _series_pairs(old, new, is_cut_off=is_cut_off)
+    judged = [_judge_metric(name, before, after, tolerance) for name, (before, after) in pairs.items()]
+    counting = [entry.name for entry in judged if not math.isinf(entry.rtol)]
+    reasons = [sentence for name in counting for sentence in _point_reasons(name, *pairs[name])]
+    verdicts = [entry.verdict for entry in judged]
+    notes = [_steps_note(entry.name) for entry in judged if entry.is_of_steps]
+    deviations = [deviation for entry in judged if entry.name in counting for deviation in entry.extremes]
     if is_cut_off:
-        pairs = {name: (one, _beginning(other, len(one))) for name, (one, other) in pairs.items() if len(one)}
-    judged = [_judge_metric(name, one, other, tolerance) for name, (one, other) in pairs.items()]
-    counting = {name: pair for name, pair in pairs.items() if not math.isinf(tolerance.rtol_of(name))}
-    reasons = [sentence for name, (one, other) in counting.items() for sentence in _of_points(name, one, other)]
-    notes, verdicts = [_of_steps(one.name) for one in judged if one.is_of_steps], [one.verdict for one in judged]
-    deviations: list[Deviation] = []
-    if is_cut_off:
-        notes.append(f"run {old.id} ended {old.status}: only what it logged up to then is compared")
+        notes.append(f"run {old.id} ended {old.status}: only the points that it logged are compared")
     else:
-        result, sentence, deviations = judge_result(old.result, new.result, tolerance)
+        result, of_result = _judge_result(old.result, new.result, tolerance)
         verdicts.append(result)
-        reasons += [*sentence, *_of_ends(old, new), *_of_files(old, new), *_of_odd_values(old, new)]
-    if not (judged or (not is_cut_off and (old.artifacts or old["artifacts_logged"] or old.result is not None))):
+        deviations = [*of_result, *deviations]
+        if result == DIVERGED:
+            reasons.append(f"the result differs: recorded {_short(old.result)}, now {_short(new.result)}")
+        reasons += [*_end_reasons(old, new), *_file_reasons(old, new), *_odd_value_reasons(old, new)]
+    if not judged and (is_cut_off or not (old.artifacts or old["artifacts_logged"] or old.result is not None)):
         notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
-    notes += _of_media(old, new, is_cut_off=is_cut_off)
-    if reasons:
-        verdicts.append(DIVERGED)
-    verdict = max(verdicts, key=RANKS.index, default=IDENTICAL)
-    deviations += [deviation for one in judged if one.name in counting for deviation in one.extremes]
-    first, largest = _first(judged, pairs), _largest(deviations)
-    return Verdict(verdict, tuple(judged), first, tuple(reasons), tuple(notes), tolerance, largest)
+    notes += _media_notes(old, new, is_cut_off=is_cut_off)
+    return Verdict(
+        verdict=DIVERGED if reasons else _worst(verdicts),
+        metrics=tuple(judged),
+        first=_first(judged, pairs),
+        reasons=tuple(reasons),
+        notes=tuple(notes),
+        tolerance=tolerance,
+        largest=_largest(deviations),
+    )
 
 
 # ---------------------------------------------------------------------- metrics
 
 
-def _names(old: Run, new: Run) -> list[str]:
-    return sorted(name for name in {*old.metrics, *new.metrics} if not name.startswith("system/"))
+def _series_pairs(old: Run, new: Run, *, is_cut_off: bool) -> dict[str, tuple[Series, Series]]:
+    """Return the points of each metric in both runs; if the old one was cut off, of its metrics, as far as it came."""
+    names = sorted(name for name in {*old.metrics, *new.metrics} if not name.startswith("system/"))
+    pairs = {name: (_series(old, name), _series(new, name)) for name in names}
+    if not is_cut_off:
+        return pairs
+    return {name: (before, _beginning(after, len(before))) for name, (before, after) in pairs.items() if len(before)}
 
 
 def _series(run: Run, name: str) -> Series:
@@ -109,7 +131,7 @@ def _judge_metric(name: str, old: Series, new: Series, tolerance: Tolerance) -> 
     same = ((a.view(np.int64) == b.view(np.int64)) | (np.isnan(a) & np.isnan(b))) & same_steps
     rtol = tolerance.rtol_of(name)
     with np.errstate(all="ignore"):
-        # Of two equal infinities there is none, of an infinity and a number an infinite one.
+        # Equal infinities have no distance, an infinity and a number an infinite one.
         absolute = np.where((a == b) | same, 0.0, np.nan_to_num(np.abs(b - a), nan=np.inf))
         relative = np.where(absolute == 0, 0.0, absolute / np.abs(a))
         relative = np.nan_to_num(relative, nan=np.inf, posinf=np.inf)
@@ -130,10 +152,10 @@ def _judge_metric(name: str, old: Series, new: Series, tolerance: Tolerance) -> 
     return MetricVerdict(name, verdict, len(old), len(new), num_deviating, rtol, *largest, first, extremes, is_of_steps)
 
 
-def _of_steps(name: str) -> str:
+def _steps_note(name: str) -> str:
     return (
-        f"{name}: all values are the same, only steps differ; if they come from a clock, --tolerance {name}=inf lets "
-        "the metric not count"
+        f"{name}: all values are the same, only steps differ; if they come from a clock, exclude the metric with "
+        f"--tolerance {name}=inf"
     )
 
 
@@ -141,43 +163,89 @@ def _largest(deviations: list[Deviation]) -> tuple[Deviation, ...]:
     """Return the largest deviations: relative, absolute."""
     if not deviations:
         return ()
-    # Of those that are equal in one way, the one that is larger in the other.
-    relative = max(deviations, key=lambda one: (one.relative, one.absolute))
-    return relative, max(deviations, key=lambda one: (one.absolute, one.relative, one is relative))
+    # The other size breaks a tie.
+    relative = max(deviations, key=lambda entry: (entry.relative, entry.absolute))
+    return relative, max(deviations, key=lambda entry: (entry.absolute, entry.relative, entry is relative))
 
 
-def _of_points(name: str, old: Series, new: Series) -> Iterator[str]:
+def _point_reasons(name: str, old: Series, new: Series) -> Iterator[str]:
+    before, after = (count_text(len(series), "point") for series in (old, new))
     if len(old) == len(new):
         return
     if not len(new):
-        yield f"{name}: the new run did not log it; recorded {_points(old)}"
+        yield f"{name}: the new run did not log it; recorded {before}"
     elif not len(old):
-        yield f"{name}: only the new run logged it, {_points(new)}"
+        yield f"{name}: only the new run logged it, {after}"
     else:
-        longer, whose = (old, "recorded") if len(old) > len(new) else (new, "new")
+        longer, run = (old, "recorded") if len(old) > len(new) else (new, "new")
         step = longer.steps[min(len(old), len(new))].item()
-        yield f"{name}: recorded {_points(old)}, now {len(new)}; the first only in the {whose} run is at step {step}"
-
-
-def _points(series: Series) -> str:
-    return f"{len(series)} point{'' if len(series) == 1 else 's'}"
+        yield f"{name}: recorded {before}, now {len(new)}; the first only in the {run} run is at step {step}"
 
 
 def _first(judged: list[MetricVerdict], pairs: Mapping[str, tuple[Series, Series]]) -> Deviation | None:
-    """Return the first deviation by step; of those at one step the one that was logged first."""
-    found = []
-    for one in judged:
-        if one.first is not None:
-            old = pairs[one.name][0]
-            at = old.times[old.steps == one.first.step]
-            found.append((one.first.step, at[0] if len(at) and not np.isnan(at[0]) else math.inf, one.name, one.first))
-    return min(found, key=lambda entry: entry[:3])[3] if found else None
+    """Return the first deviation by step; of those at one step, the one that was logged first."""
+    entries = []
+    for entry in judged:
+        if entry.first is not None:
+            old = pairs[entry.name][0]
+            times = old.times[old.steps == entry.first.step]
+            time = times[0] if len(times) and not np.isnan(times[0]) else math.inf
+            entries.append((entry.first.step, time, entry.name, entry.first))
+    return min(entries, key=lambda entry: entry[:3])[3] if entries else None
+
+
+# ---------------------------------------------------------------------- result
+
+
+def _judge_result(old: Any, new: Any, tolerance: Tolerance) -> tuple[str, list[Deviation]]:
+    """Compare two results, numbers within the tolerance; return the verdict, and the numbers that differ."""
+    before, after = dotted({RESULT: old}), dotted({RESULT: new})
+    is_alike = before.keys() == after.keys()
+    verdict = _worst(_compare(before[name], after[name], tolerance) for name in before) if is_alike else DIVERGED
+    pairs = [pair for name in before.keys() & after.keys() for pair in _numbers(name, before[name], after[name])]
+    counts = not math.isinf(tolerance.rtol_of(RESULT))
+    return verdict, [pair for pair in pairs if pair.absolute and counts]
+
+
+def _numbers(name: str, old: Any, new: Any) -> Iterator[Deviation]:
+    """Yield the numbers that stand at the same place of two results."""
+    if isinstance(old, list) and isinstance(new, list):
+        for place, pair in enumerate(zip(old, new, strict=False)):
+            yield from _numbers(f"{name}[{place}]", *pair)
+    elif isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in old.keys() & new.keys():
+            yield from _numbers(f"{name}.{key}", old[key], new[key])
+    elif is_number(old) and is_number(new):
+        yield Deviation(name, None, old, new, None)
+
+
+def _compare(old: Any, new: Any, tolerance: Tolerance) -> str:
+    """Return the verdict on two values: numbers within the tolerance, everything else by equality."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return _worst(_compare(*pair, tolerance) for pair in zip(old, new, strict=True))
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+        return _worst(_compare(old[key], new[key], tolerance) for key in old)
+    if not (is_number(old) and is_number(new)):
+        return IDENTICAL if type(old) is type(new) and old == new else DIVERGED
+    if old == new or (old != old and new != new):
+        return IDENTICAL
+    rtol = tolerance.rtol_of(RESULT)
+    return WITHIN if math.isinf(rtol) or abs(new - old) <= tolerance.atol + rtol * abs(old) < math.inf else DIVERGED
+
+
+def _worst(verdicts: Iterable[str]) -> str:
+    return max(verdicts, key=RANKS.index, default=IDENTICAL)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 # ---------------------------------------------------------------------- status
 
 
-def _of_ends(old: Run, new: Run) -> Iterator[str]:
+def _end_reasons(old: Run, new: Run) -> Iterator[str]:
     ends = [run.status.removesuffix("_WITH_LOSS") for run in (old, new)]
     if ends[0] != ends[1]:
         yield f"the status differs: recorded {old.status}, now {new.status}"
@@ -193,7 +261,7 @@ def _cause(run: Run) -> str:
     return lines[-1] if lines else ""
 
 
-def _of_odd_values(old: Run, new: Run) -> Iterator[str]:
+def _odd_value_reasons(old: Run, new: Run) -> Iterator[str]:
     values = [[_without_time(line) for line in run.odd_values().splitlines()] for run in (old, new)]
     if values[0] != values[1]:
         yield "logged values that are no numbers differ"
@@ -209,32 +277,32 @@ def _without_time(line: bytes) -> Any:
 # ---------------------------------------------------------------------- files
 
 
-def _of_files(old: Run, new: Run) -> Iterator[str]:
-    ours, theirs = old.artifacts, new.artifacts
-    for name in sorted({*ours, *theirs}):
-        if name not in theirs:
+def _file_reasons(old: Run, new: Run) -> Iterator[str]:
+    before, after = old.artifacts, new.artifacts
+    for name in sorted({*before, *after}):
+        if name not in after:
             yield f"artifact {name!r}: the new run did not make it"
-        elif name not in ours:
+        elif name not in before:
             yield f"artifact {name!r}: only the new run made it"
         else:
-            one, other = _sha256(ours[name]), _sha256(theirs[name])
-            if one != other or one is None:
-                told = [digest[:12] if digest else "gone" for digest in (one, other)]
-                yield f"artifact {name!r} differs: recorded sha256 {told[0]}, now {told[1]}"
-    versions = [_versions(run) for run in (old, new)]
-    for name in sorted({*versions[0], *versions[1]}):
-        digests = [", ".join(digest[:12] for digest in version.get(name, ())) or "none" for version in versions]
-        if versions[0].get(name) != versions[1].get(name):
-            yield f"versions of the artifact {name!r} that were logged differ: recorded {digests[0]}, now {digests[1]}"
+            digests = [_sha256(artifacts[name]) for artifacts in (before, after)]
+            if digests[0] != digests[1] or digests[0] is None:
+                recorded, now = (digest[:12] if digest else "gone" for digest in digests)
+                yield f"artifact {name!r} differs: recorded sha256 {recorded}, now {now}"
+    logged = [_versions(run) for run in (old, new)]
+    for name in sorted({*logged[0], *logged[1]}):
+        recorded, now = (", ".join(digest[:12] for digest in versions.get(name, ())) or "none" for versions in logged)
+        if logged[0].get(name) != logged[1].get(name):
+            yield f"versions of the artifact {name!r} that were logged differ: recorded {recorded}, now {now}"
 
 
 def _versions(run: Run) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     entries = run["artifacts_logged"]
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, Mapping):
-            found.setdefault(str(entry.get("name")), []).append(str(entry.get("digest")))
-    return found
+            versions.setdefault(str(entry.get("name")), []).append(str(entry.get("digest")))
+    return versions
 
 
 def _sha256(content: Content) -> str | None:
@@ -244,20 +312,19 @@ def _sha256(content: Content) -> str | None:
         return None
 
 
-def _of_media(old: Run, new: Run, *, is_cut_off: bool) -> list[str]:
-    ours, theirs = ([_medium(entry) for entry, _ in run.media_entries()] for run in (old, new))
-    theirs = theirs[: len(ours)] if is_cut_off else theirs
-    differing = [f"{a[0]} at step {a[1]}" for a, b in zip(ours, theirs, strict=False) if a != b]
-    sentences = []
+def _media_notes(old: Run, new: Run, *, is_cut_off: bool) -> list[str]:
+    before, after = ([_medium(entry) for entry, _ in run.media_entries()] for run in (old, new))
+    after = after[: len(before)] if is_cut_off else after
+    differing = [f"{a[0]} at step {a[1]}" for a, b in zip(before, after, strict=False) if a != b]
+    notes = []
     if differing:
-        more = f", and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-        sentences.append(
-            f"{len(differing)} of {len(ours)} images, tables and so on differ, which does not count: "
-            f"{', '.join(differing[:_SHOWN])}{more}"
+        notes.append(
+            f"{len(differing)} of {len(before)} images, tables and so on differ, which does not count: "
+            f"{list_text(differing)}"
         )
-    if len(ours) != len(theirs):
-        sentences.append(f"{len(ours)} images, tables and so on were recorded, now {len(theirs)}, which does not count")
-    return sentences
+    if len(before) != len(after):
+        notes.append(f"{len(before)} images, tables and so on were recorded, now {len(after)}, which does not count")
+    return notes
 
 
 def _medium(entry: Mapping[str, Any]) -> tuple:

@@ -1,4 +1,10 @@
-"""Planning to reproduce a past run: its code restored, and how its command is started again with its config."""
+"""Plans to reproduce a past run: its code restored, its environment compared, and the process that runs it again.
+
+Nothing runs before `carry_out`:
+
+    with planned(Record(store.get("3")), Tolerance()) as plan:
+        done = carry_out(plan)
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from observers.record.identity import (
@@ -21,14 +27,14 @@ from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from runs.errors import DamagedError, LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
+from runs.rerun.judging import check_tolerance
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
-from runs.rerun.libraries import with_libraries
-from runs.rerun.record import RESUME_SETTING, Record, read_record
+from runs.rerun.record import RESUME_SETTING, Record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
+from runs.rerun.verdict import Tolerance
 from runs.stores.content import Content
-from runs.stores.run import HELD, Run
-from runs.stores.store import Store
+from runs.stores.run import HELD
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
 
@@ -37,26 +43,24 @@ RESTORED, IN_PLACE = "restored", "in place"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a run is going to be reproduced.
+    """How to reproduce a run.
 
     Attributes:
-        run: The run.
-        store: Where it lies, and where the new run goes.
-        mode: `restored` for its own sources, `in place` for today's.
-        restored: Its code; None in place.
+        record: The record of the run.
+        tolerance: Allowed distance of values from the recorded ones.
+        restored: Its code; None to run today's.
         script: The experiment's main file.
-        environment: Differences from the recorded one.
+        environment: Differences from the recorded environment.
         launch: The process.
-        record_to: The folder that the process records below.
-        is_staged: Whether the new run goes from there into the store.
-        own_store: The folder of runs that the new run goes into where the store cannot be written to.
-        is_read_only: Whether that is known already.
-        notes: What could not be taken over, a sentence each.
+        record_to: The folder of runs that the process records into.
+        is_staged: Whether the new run is then copied from there into the store.
+        own_store: The folder of runs for the new run where the store cannot be written to.
+        is_read_only: Whether the store is known to be one of those.
+        notes: Sentences about parts of the record that could not be used.
     """
 
-    run: Run
-    store: Store
-    mode: str
+    record: Record
+    tolerance: Tolerance
     restored: Restored | None
     script: Path
     environment: Environment
@@ -67,77 +71,93 @@ class Plan:
     is_read_only: bool
     notes: tuple[str, ...]
 
+    @property
+    def mode(self) -> str:
+        """`restored` for the run's own sources, `in place` for today's."""
+        return IN_PLACE if self.restored is None else RESTORED
+
 
 @contextlib.contextmanager
 def planned(
-    run: Run, store: Store, *, in_place: bool = False, keep: Path | None = None, settings: Sequence[str] = ()
+    record: Record,
+    tolerance: Tolerance,
+    *,
+    in_place: bool = False,
+    keep: Path | None = None,
+    settings: Sequence[str] = (),
 ) -> Iterator[Plan]:
-    """Restore a run's code and give how it is to be started; nothing runs yet. The restored code goes in the end.
+    """Restore a run's code and plan how to run it; nothing runs yet. The restored code is removed with the block.
 
     Args:
-        run: The run.
-        store: Where it lies, and where the new run goes.
-        in_place: Whether today's sources are taken in the place of its own.
+        record: The record of the run. The new run goes into the same store.
+        tolerance: Allowed distance of values from the recorded ones.
+        in_place: Whether to run today's sources instead of the recorded ones.
         keep: An empty folder to restore into, which stays.
-        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
+        settings: URLs that were recorded without their passwords, as behind `with`.
 
     Raises:
-        LaunchError: If it cannot be reproduced.
-        StoreError: If its record cannot be read.
+        LaunchError: If the run cannot be reproduced.
+        RunsError: If the tolerance names a metric that the run lacks.
+        StoreError: If the record cannot be read.
     """
-    run = store.get(run.id)
-    _refuse(run)
-    record = read_record(run)
+    check_tolerance(record.run, tolerance)
+    _check_ended(record)
     check_passwords_alone(record, settings)
-    with contextlib.ExitStack() as stack:
-        own_store = (keep or Path(f"reproduce-{run.id}")).absolute() / "runs"
-        yield _plan(record, store, _working_folder(keep, stack), own_store, settings, in_place=in_place)
+    own_store = (keep or Path(f"reproduce-{record.id}")).absolute() / "runs"
+    with _working_folder(keep) as folder:
+        yield _plan(record, tolerance, folder, own_store, settings, in_place=in_place)
 
 
 def _plan(
-    record: Record, store: Store, folder: Path, own_store: Path, settings: Sequence[str], *, in_place: bool
+    record: Record, tolerance: Tolerance, folder: Path, own_store: Path, settings: Sequence[str], *, in_place: bool
 ) -> Plan:
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
-    config.write_text(json.dumps(record.run.config.to_dict(), indent=2))
+    config.write_text(json.dumps(record.config, indent=2))
     restored = None if in_place else restore(record, folder / "code")
-    script = restored.script if restored is not None else _script_of_today(record)
-    notes += [] if restored is None else restored.notes
-    there, resources = _compare_resources(record, restored)
-    notes += there
-    is_read_only = store.recording_folder is not None and not _is_writable(store.recording_folder)
+    script = _script_of_today(record) if restored is None else restored.script
+    resource_notes, changed_resources = _compare_resources(record, restored)
+    notes += [*(restored.notes if restored else ()), *resource_notes]
+    recording_folder = record.store.recording_folder
+    is_read_only = recording_folder is not None and not _is_writable(recording_folder)
     if is_read_only:
-        notes.append(f"{store.where} cannot be written to: the new run goes into {own_store}")
-    record_to, is_staged = _place_for_record(record, None if is_read_only else store, folder, in_place=in_place)
+        notes.append(f"{record.store.where} cannot be written to: the new run goes into {own_store}")
+    target = recording_folder if not is_read_only and _records_where_told(record, in_place=in_place) else None
+    record_to = target or folder / "record"
+    record_to.mkdir(exist_ok=True)
+    # Code beside the experiment in its repository is restored too, and may be imported from there.
+    search = [] if restored is None else [restored.folder]
     launch = recorded_launch(
         record,
         script=script,
         config=config,
-        # Where the setting would resume whatever unfinished run there is, the run begins anew.
+        # The setting would resume any unfinished run there is; this one starts from the beginning.
         updates=[*settings, *([f"{RESUME_SETTING}={start!r}"] if record.starts_from else [])],
-        options=[f"--file_storage={record_to}"] if is_staged or record.is_of_lab else [],
-        environment=_environment(record, record_to, resources),
+        options=[f"--file_storage={record_to}"] if target is None or record.is_of_lab else [],
+        environment={
+            **record.flags,
+            RECORD_TO_VARIABLE: str(record_to),
+            RESUME_VARIABLE: "",
+            PARENT_VARIABLE: record.run.uid or "",
+            EXPECT_DATA_VARIABLE: record.fingerprint or "",
+            EXPECT_RESOURCES_VARIABLE: json.dumps(changed_resources) if changed_resources else "",
+        },
         without=[*OBSERVERS, "--enforce_clean"],
-        # What lies beside the experiment in its repository is restored, too, and may be imported from there.
-        search=[] if restored is None else [restored.folder],
+        search=search,
     )
-    mode = IN_PLACE if restored is None else RESTORED
-    search = [script.parents[len(record.mainfile.parts) - 1], *([restored.folder] if restored else [])]
-    environment = with_libraries(compare_environment(record), record, search)
     return Plan(
-        record.run,
-        store,
-        mode,
-        restored,
-        script,
-        environment,
-        launch,
-        record_to,
-        is_staged,
-        own_store,
-        is_read_only,
-        (*notes, *launch.notes),
+        record=record,
+        tolerance=tolerance,
+        restored=restored,
+        script=script,
+        environment=compare_environment(record, [script.parents[len(record.mainfile.parts) - 1], *search]),
+        launch=launch,
+        record_to=record_to,
+        is_staged=target is None,
+        own_store=own_store,
+        is_read_only=is_read_only,
+        notes=(*notes, *launch.notes),
     )
 
 
@@ -145,7 +165,8 @@ def _is_writable(folder: Path) -> bool:
     return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
-def _refuse(run: Run) -> None:
+def _check_ended(record: Record) -> None:
+    run = record.run
     if run.is_living:
         raise LaunchError(f"run {run.id} is running; reproduce it when it has ended")
     if run.status in ("QUEUED", HELD):
@@ -156,33 +177,37 @@ def _refuse(run: Run) -> None:
         raise LaunchError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
 
 
-def _working_folder(keep: Path | None, stack: contextlib.ExitStack) -> Path:
-    try:
-        if keep is None:
-            return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reproduce-"))).resolve()
-        keep.mkdir(parents=True, exist_ok=True)
-        if any(keep.iterdir()):
-            raise LaunchError(f"{keep} is not empty; give another folder to --keep")
-    except OSError as error:
-        raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
-    return keep.resolve()
+@contextlib.contextmanager
+def _working_folder(keep: Path | None) -> Iterator[Path]:
+    with contextlib.ExitStack() as stack:
+        try:
+            if keep is None:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reproduce-")))
+            else:
+                folder = keep
+                folder.mkdir(parents=True, exist_ok=True)
+                if any(folder.iterdir()):
+                    raise LaunchError(f"{keep} is not empty; give another folder to --keep")
+        except OSError as error:
+            raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
+        yield folder.resolve()
 
 
 def _start(record: Record) -> tuple[str | None, list[str]]:
-    """Return the state of another run that a run started from, or None, and what is to be said of it.
+    """Return the state of another run that a run started from, or None, and notes about it.
 
     Raises:
         LaunchError: If it is not there.
     """
     setting = record.starts_from
-    if setting is None or setting == "auto":  # which may not find another unfinished run now
+    if setting is None or setting == "auto":  # which might find another unfinished run now
         return None, []
     kept = kept_start(record.run)
     if kept is not None:
         return str(kept.absolute()), []
     if not ((record.cwd or Path()) / setting).is_file():
-        raise LaunchError(f"run {record.run.id} started from the state {setting}, which is not there; put it back")
-    return setting, [f"it cannot be told whether {setting}, which the run started from, is still what it was"]
+        raise LaunchError(f"run {record.id} started from the state {setting}, which is not there; put it back")
+    return setting, [f"the run started from {setting}; whether that file has changed since is unknown"]
 
 
 def _script_of_today(record: Record) -> Path:
@@ -195,75 +220,61 @@ def _script_of_today(record: Record) -> Path:
     )
 
 
-def _place_for_record(record: Record, store: Store | None, folder: Path, *, in_place: bool) -> tuple[Path, bool]:
-    """Return the folder that the process is to record below, and whether the run goes from there into a store."""
-    # Sources from before a record said `cwd`, and stock Sacred, do not look at the variable.
+def _records_where_told(record: Record, *, in_place: bool) -> bool:
+    """Tell whether the process records where `RECORD_TO_VARIABLE` says, as stock Sacred and older sources do not."""
     document = record.run.document
-    is_heard = record.run.uid is not None and "copied_from" not in document and (in_place or "cwd" in document)
-    if store is not None and store.recording_folder is not None and is_heard:
-        return store.recording_folder, False
-    staging = folder / "record"
-    staging.mkdir()
-    return staging, True
-
-
-def _environment(record: Record, record_to: Path, resources: Mapping[str, str]) -> dict[str, str]:
-    return {
-        **record.flags,
-        RECORD_TO_VARIABLE: str(record_to),
-        RESUME_VARIABLE: "",
-        PARENT_VARIABLE: record.run.uid or "",
-        EXPECT_DATA_VARIABLE: record.fingerprint or "",
-        EXPECT_RESOURCES_VARIABLE: json.dumps(resources) if resources else "",
-    }
+    return record.run.uid is not None and "copied_from" not in document and (in_place or "cwd" in document)
 
 
 def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[str], dict[str, str]]:
-    """Compare the files that the run read with what they are now.
+    """Compare the files that the run read with their present content.
 
-    A file of the repository is restored, too. Which of the two is read is up to the experiment, so the process is told
-    what to refuse.
+    A file of the repository is restored as well. The experiment decides which of the two it reads, so the process is
+    given the paths to reject.
 
     Returns:
-        What is to be said of them, and the recorded SHA-256 of each path that has another content now.
+        Notes, and the recorded SHA-256 of each path whose content has changed.
 
     Raises:
-        LaunchError: If one has its recorded content nowhere.
+        LaunchError: If a file has its recorded content nowhere.
     """
     notes: list[str] = []
     changed: dict[str, str] = {}
-    for content in record.run.stored("resources"):
-        there = [Path(content.name)]
-        if restored is not None and record.base is not None and Path(content.name).is_relative_to(record.base):
-            path = relative_path(Path(content.name).relative_to(record.base).as_posix())
-            if path is not None:
-                there.insert(0, restored.base / path)
-        found = [path for path in there if path.is_file()]
+    for content in record.resources:
+        paths = [path for path in _places_of(content.name, record, restored) if path.is_file()]
         try:
-            recorded = content.sha256()
+            digest = content.sha256()
         except DamagedError as error:
-            raise LaunchError(f"run {record.run.id}: its resource {error}") from error
+            raise LaunchError(f"run {record.id}: its resource {error}") from error
         except (StoreError, OSError):
-            notes.append(
-                f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
-            )
+            notes.append(f"the record lacks the content of {content.name!r}, which the run read: it is not compared")
             continue
-        others = [path for path in found if _content_of(path).sha256() != recorded]
-        changed |= dict.fromkeys(map(str, others), recorded)
-        if not found:
+        others = [path for path in paths if _sha256_of(path) != digest]
+        changed |= dict.fromkeys(map(str, others), digest)
+        if not paths:
             notes.append(f"{content.name!r}, which the run read, is not there")
-        elif len(others) == len(found):
+        elif len(others) == len(paths):
             raise LaunchError(
                 f"{content.name!r}, which the run read, has another content now than the recorded one (sha256 "
-                f"{recorded[:12]}); put back what it was"
+                f"{digest[:12]}); put back what it was"
             )
         elif others:
-            same = next(path for path in found if path not in others)
+            same = next(path for path in paths if path not in others)
             notes.append(
                 f"{content.name!r}, which the run read, has changed: the run is refused unless it reads {same}"
             )
     return notes, changed
 
 
-def _content_of(path: Path) -> Content:
-    return Content(path.name, lambda: open_regular(path))
+def _places_of(name: str, record: Record, restored: Restored | None) -> list[Path]:
+    """Return the paths of a file that the run read: restored, if it is in the experiment's folder, and as recorded."""
+    path = Path(name)
+    if restored is not None and record.base is not None and path.is_relative_to(record.base):
+        below = relative_path(path.relative_to(record.base).as_posix())
+        if below is not None:
+            return [restored.base / below, path]
+    return [path]
+
+
+def _sha256_of(path: Path) -> str:
+    return Content(path.name, lambda: open_regular(path)).sha256()

@@ -1,88 +1,111 @@
-"""How a run was started: read once from its record, ours or stock Sacred's, and handed on."""
+"""The record of a past run, as everything that starts the run again reads it.
+
+    record = Record(store.get("3"))
+    launch = recorded_launch(record, config=Path("config.json"), updates=["lr=0.1"])
+
+Planning, launching, comparing environments and judging take a `Record` and leave the run's own documents alone.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, cast
 
 from observers.record.redaction import is_hidden
 from runs.errors import LaunchError
 from runs.query.flattening import dotted
+from runs.stores.content import Content
 from runs.stores.run import Run
+from runs.stores.store import Store
 
-__all__ = ["RESUME_SETTING", "Record", "fingerprint_of", "is_written_by", "mapping", "read_record"]
+__all__ = ["RESUME_SETTING", "GitState", "Record", "is_written_by"]
 
 # The setting that names the state an experiment starts from.
 RESUME_SETTING = "checkpoint.resume"
 
 
 @dataclasses.dataclass(frozen=True)
+class GitState:
+    """The recorded state of git. Stock Sacred records neither the diff nor the root.
+
+    Attributes:
+        commit: The commit; None without one.
+        root: The root of the repository.
+        diff: The uncommitted changes as a patch; None if the record lacks them.
+        is_dirty: Whether there were uncommitted changes.
+        untracked: Contents of untracked files by path.
+    """
+
+    commit: str | None
+    root: str | None
+    diff: str | None
+    is_dirty: bool
+    untracked: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Record:
-    """How a run was started. Whatever its record does not say is None or empty.
+    """How a run was started, from which code, in which environment; written by this lab or by stock Sacred.
+
+    Each entry is read when it is first used, and once. An entry that the record lacks is None or empty. Reading raises
+    `StoreError` if the record is damaged.
 
     Attributes:
         run: The run.
-        recorded_mainfile: The experiment's main file as the record names it; see `mainfile`.
-        recorded_module: The main module as the record names it, of `python -m package.module`; see `module`.
-        base: The folder that the main file and the sources are below.
-        cwd: The folder that the process was started in.
-        command: The command of the experiment.
-        options: Options of the command line by their long names, such as `--force`; None if the record has none.
-        flags: The environment variables that decide whether a run repeats bit for bit, as they were when it started;
-            those that were not set are empty texts.
-        fingerprint: Of the data that it was trained on.
-        starts_from: What `checkpoint.resume` was set to; `auto` lets an experiment look for an unfinished run.
-        num_ranks: How many processes it had.
-        ranks_per_node: How many of them ran on each machine.
     """
 
     run: Run
-    recorded_mainfile: str
-    recorded_module: str
-    base: Path | None
-    cwd: Path | None
-    command: str
-    options: Mapping[str, Any] | None
-    flags: dict[str, str]
-    fingerprint: str | None
-    starts_from: str | None
-    num_ranks: int = 1
-    ranks_per_node: int = 1
+
+    @property
+    def id(self) -> str:
+        """The run's id in its store."""
+        return self.run.id
+
+    @property
+    def store(self) -> Store:
+        """The store of the run."""
+        return cast(Store, self.run.store)  # a run itself only needs the protocol
+
+    # ------------------------------------------------------------------ code
+
+    @functools.cached_property
+    def mainfile_text(self) -> str:
+        """The experiment's main file as the record names it; see `mainfile`."""
+        return _text(self.run["experiment.mainfile"])
 
     @property
     def mainfile(self) -> PurePath:
         """The experiment's main file, as a path below its base folder.
 
         Raises:
-            LaunchError: If the record names none, or one that lies elsewhere.
+            LaunchError: If the record names none, or one outside the base folder.
         """
-        if not self.recorded_mainfile:
+        if not self.mainfile_text:
             raise LaunchError(
-                f"run {self.run.id} names no main file, so it was started in a notebook or an interpreter; start it "
-                f"there again with its config: python -m runs config {self.run.id}"
+                f"run {self.id} names no main file, so it was started in a notebook or an interpreter; start it there "
+                f"again with its config: python -m runs config {self.id}"
             )
-        path = PurePath(self.recorded_mainfile)
+        path = PurePath(self.mainfile_text)
         if path.is_absolute() or ".." in path.parts:
             raise LaunchError(
-                f"run {self.run.id} names the main file {self.recorded_mainfile!r}, expected one within the "
-                "experiment's folder"
+                f"run {self.id} names the main file {self.mainfile_text!r}, expected one within the experiment's folder"
             )
         return path
 
     @property
-    def hidden_settings(self) -> dict[str, Any]:
-        """Entries of the config, by their dotted names, that hold URLs whose passwords were not recorded."""
-        entries = dotted(self.run.config.to_dict())
-        return {name: value for name, value in entries.items() if is_hidden(json.dumps(value, default=str))}
-
-    @property
     def module(self) -> str | None:
         """The main module, if the run was started as `python -m package.module`; its file is the main file."""
-        parts = tuple(self.recorded_module.split("."))
-        return self.recorded_module if self.mainfile.with_suffix("").parts == parts else None
+        name = _text(self.run["experiment.module"])
+        return name if self.mainfile.with_suffix("").parts == tuple(name.split(".")) else None
+
+    @functools.cached_property
+    def base(self) -> Path | None:
+        """The folder above the main file and the sources."""
+        return _path(self.run["experiment.base_dir"])
 
     @property
     def script(self) -> Path:
@@ -94,67 +117,178 @@ class Record:
         script = None if self.base is None else self.base / self.mainfile
         if script is None or not script.is_file():
             raise LaunchError(
-                f"run {self.run.id} was made by {script or self.mainfile}, which is not there; name the script"
+                f"run {self.id} was made by {script or self.mainfile}, which is not there; name the script"
             )
         return script
 
+    @functools.cached_property
+    def sources(self) -> dict[str, Content]:
+        """The recorded sources by name."""
+        return self.run.sources
+
+    @functools.cached_property
+    def resources(self) -> list[Content]:
+        """The files that the run opened as resources."""
+        return self.run.stored("resources")
+
+    @functools.cached_property
+    def git(self) -> GitState:
+        """The recorded state of git."""
+        state = self.provenance.get("git")
+        if not isinstance(state, Mapping):
+            repositories = self.run["experiment.repositories"]
+            state = _mapping(repositories[0]) if isinstance(repositories, list) and repositories else {}
+        commit, root, diff = (state.get(name) for name in ("commit", "root", "diff"))
+        is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
+        return GitState(
+            commit if is_hash else None,
+            root if isinstance(root, str) else None,
+            diff if isinstance(diff, str) else None,
+            bool(state.get("dirty")),
+            {str(name): str(text) for name, text in _mapping(state.get("untracked")).items()},
+        )
+
+    @property
+    def changed_between_sessions(self) -> list[str]:
+        """Names of sources that changed between the sessions of the run."""
+        sessions = self.run.document.get("sessions")
+        entries = [_mapping(session) for session in sessions] if isinstance(sessions, list) else []
+        return [name for entry in entries for name in entry.get("changed_sources") or ()]
+
+    # ------------------------------------------------------------------ command line
+
+    @functools.cached_property
+    def cwd(self) -> Path | None:
+        """The folder in which the process was started."""
+        return _path(self.run.document.get("cwd"))
+
+    @property
+    def command(self) -> str:
+        """The command of the experiment."""
+        return self.run.command
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, Any] | None:
+        """Options of the command line by their long names, such as `--force`; None if the record has none."""
+        options = self.run["meta.options"]
+        return options if isinstance(options, Mapping) else None
+
     @property
     def is_of_lab(self) -> bool:
-        """Whether the experiment was one of the lab, and not stock Sacred's."""
+        """Whether the lab recorded the run, and not stock Sacred."""
         return "--tensorboard" in (self.options or {})
 
+    @functools.cached_property
+    def num_ranks(self) -> int:
+        """Number of processes."""
+        return _count(self.run["meta.ranks.size"])
 
-def read_record(run: Run) -> Record:
-    """Return how a run was started.
+    @functools.cached_property
+    def ranks_per_node(self) -> int:
+        """Number of processes on each machine."""
+        return _count(self.run["meta.ranks.per_node"])
 
-    Raises:
-        StoreError: If its record cannot be read.
-    """
-    options = run["meta.options"]
-    base, cwd = _text(run["experiment.base_dir"]), _text(run.document.get("cwd"))
-    return Record(
-        run,
-        recorded_mainfile=_text(run["experiment.mainfile"]),
-        recorded_module=_text(run["experiment.module"]),
-        base=Path(base) if base else None,
-        cwd=Path(cwd) if cwd else None,
-        command=run.command,
-        options=options if isinstance(options, Mapping) else None,
-        flags=_flags(run),
-        fingerprint=fingerprint_of(run),
-        starts_from=_text(run.get(f"config.{RESUME_SETTING}")) or None,
-        num_ranks=_count(run["meta.ranks.size"]),
-        ranks_per_node=_count(run["meta.ranks.per_node"]),
-    )
+    # ------------------------------------------------------------------ config and data
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """The whole config."""
+        return self.run.config.to_dict()
+
+    @property
+    def hidden_settings(self) -> dict[str, Any]:
+        """Config entries, by dotted name, with URLs whose passwords were not recorded."""
+        return {name: value for name, value in dotted(self.config).items() if is_hidden(json.dumps(value, default=str))}
+
+    @property
+    def starts_from(self) -> str | None:
+        """The value of `checkpoint.resume`; `auto` lets an experiment look for an unfinished run."""
+        return _text(self.run.get(f"config.{RESUME_SETTING}")) or None
+
+    @functools.cached_property
+    def fingerprint(self) -> str | None:
+        """Fingerprint of the training data."""
+        return _text(self.run["info.data.fingerprint"]) or None
+
+    # ------------------------------------------------------------------ environment
+
+    @functools.cached_property
+    def provenance(self) -> Mapping[str, Any]:
+        """Everything recorded about the environment."""
+        return self.run.provenance
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """Return a part of the provenance, such as `determinism` or `reads`; empty if it is missing or no mapping."""
+        return _mapping(self.provenance.get(name))
+
+    @functools.cached_property
+    def flags(self) -> dict[str, str]:
+        """Environment variables that decide whether a run repeats bit for bit, as they were when it started.
+
+        Variables that were not set are empty texts.
+        """
+        # The run may have set them itself, and will do so again.
+        before = {**self.part("determinism"), **self.part("determinism_before")}
+        names = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
+        flags = {name: str(before[name] or "") for name in names if name in before}
+        threads = before.get("num_threads")
+        return flags | ({"OMP_NUM_THREADS": str(threads)} if isinstance(threads, int) and threads > 0 else {})
+
+    @functools.cached_property
+    def python(self) -> str | None:
+        """The version of Python."""
+        return _text(self.part("machine").get("python") or self.run["host.python_version"]) or None
+
+    @property
+    def cpu(self) -> Any:
+        """The name of the processor."""
+        return self.part("machine").get("cpu") or self.run["host.cpu"]
+
+    @property
+    def operating_system(self) -> Any:
+        """The name of the operating system."""
+        return self.part("machine").get("os") or next(iter(reversed(self.run["host.os"] or [])), None)
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Environment variables that were recorded by `-E`."""
+        return _mapping(self.run["meta.environment"])
+
+    @property
+    def has_all_packages(self) -> bool:
+        """Whether `packages` lists every installed package."""
+        return bool(self.part("packages"))
+
+    @functools.cached_property
+    def packages(self) -> dict[str, str]:
+        """Versions of packages by name; for a run of stock Sacred, only of those that its sources import."""
+        if self.has_all_packages:
+            return {str(name): str(version) for name, version in self.part("packages").items()}
+        dependencies = self.run["experiment.dependencies"]
+        pairs = [str(entry).partition("==") for entry in (dependencies if isinstance(dependencies, list) else ())]
+        return {name: version for name, sign, version in pairs if sign and version and not version.startswith("<")}
+
+    @functools.cached_property
+    def libraries(self) -> dict[str, Mapping[str, Any]] | None:
+        """Libraries that the run imported from folders, by name; None in older records."""
+        if not isinstance(self.provenance.get("libraries"), Mapping):
+            return None
+        return {str(name): _mapping(entry) for name, entry in self.part("libraries").items()}
 
 
 def is_written_by(run: Run, pid: int) -> bool:
-    """Tell whether a process, or one that it started as one of several ranks, wrote a run last."""
+    """Tell whether a process, or one of the ranks that it started, was the last to write a run.
+
+    Args:
+        run: A run with a lease, which names the process that wrote it and that process's parent.
+        pid: The process.
+    """
     lease = run.lease or {}
     return pid in (lease.get("pid"), lease.get("ppid"))
 
 
-def fingerprint_of(run: Run) -> str | None:
-    """Return the fingerprint of the data that a run was trained on; None if its record has none."""
-    return _text(run["info.data.fingerprint"]) or None
-
-
-def _flags(run: Run) -> dict[str, str]:
-    # A run may set them itself while it goes on, and will do so again.
-    before = {
-        **mapping(run.provenance.get("determinism")),
-        **mapping(run.provenance.get("determinism_before")),
-    }
-    names = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
-    found: dict[str, str] = {name: str(before[name] or "") for name in names if name in before}
-    threads = before.get("num_threads")
-    if isinstance(threads, int) and threads > 0:
-        found["OMP_NUM_THREADS"] = str(threads)
-    return found
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return an entry that is to be a mapping; an empty one for anything else, which a foreign record may hold."""
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return an entry that should be a mapping; an empty one for anything else, which a foreign record may hold."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -164,3 +298,7 @@ def _count(value: Any) -> int:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _path(value: Any) -> Path | None:
+    return Path(value) if isinstance(value, str) and value else None

@@ -1,4 +1,4 @@
-"""Replaying the last recorded steps of a run, from a state before them, to see whether they come out the same."""
+"""Replay the last recorded steps of a run from an earlier state, and compare the points."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.points.points import Series, read_metrics
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError
-from runs.rerun.launching import OBSERVERS, Launch, recorded_launch, started
-from runs.rerun.record import read_record
+from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from runs.rerun.processes import started
+from runs.rerun.record import Record
 from runs.rerun.states import kept_start, start_setting, states_of, with_folder
 from runs.stores.run import Run
 
@@ -27,14 +28,14 @@ _LOOK_EVERY_S = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """What came of a replay.
+    """A comparison of replayed points with the recorded ones.
 
     Attributes:
-        state: Name of the file that it started from; empty for the beginning.
-        after, until: The steps replayed: those after `after`, up to `until`.
-        num_points, num_metrics: What was compared.
-        first: Metric, step, recorded and replayed value of the first point that is another one; None if all are equal,
-            bit for bit.
+        state: Name of the file that it started from; empty for the start of the run.
+        after, until: The replayed steps: those after `after`, up to `until`.
+        num_points, num_metrics: Number of compared points and metrics.
+        first: Metric, step, recorded and replayed value of the first point that differs; None if all are equal bit for
+            bit.
     """
 
     state: str
@@ -46,17 +47,17 @@ class Replay:
 
 
 def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
-    """Replay at least the last `num_steps` recorded steps of a run in a process of its own, and compare the points.
+    """Replay at least the last `num_steps` recorded steps of a run in a separate process, and compare the points.
 
-    The record is not touched. The process is ended once it has come so far.
+    The record stays as it is. The process is ended after the last step.
 
     Args:
-        run: The run; of one in a database, the folder that it was recorded in is taken.
-        num_steps: How many of its recorded steps.
-        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
+        run: The run; of a run in a database, the folder that it was recorded in is replayed.
+        num_steps: Number of recorded steps.
+        settings: URLs that were recorded without their passwords, as behind `with`.
 
     Raises:
-        LaunchError: If there is no good state before those steps, or the process ends before it has come so far.
+        LaunchError: If there is no good state before those steps, or the process ends before the last step.
         StoreError: If its record cannot be read.
     """
     run, folder = with_folder(run)
@@ -66,14 +67,14 @@ def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
         raise LaunchError(f"run {run.id} has recorded no steps that could be replayed")
     after, state = _state_before(run, until, num_steps) if num_steps < until else (0, None)
     path = kept_start(run) if state is None else state
-    record = read_record(run)
+    record = Record(run)
     with tempfile.TemporaryDirectory(prefix="runs-") as name:
         launch = recorded_launch(
             record,
             config=folder / CONFIG,
             updates=[*settings, *([] if path is None else [start_setting(path)])],
             environment={**record.flags, RECORD_TO_VARIABLE: name},
-            # Nobody else is to have it for a run.
+            # No other store may take it for a run.
             without=OBSERVERS,
         )
         replayed = _run_until(launch, Path(name), until)
@@ -82,40 +83,40 @@ def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
 
 def _state_before(run: Run, until: int, num_steps: int) -> tuple[int, Path]:
     """Return step and file of the newest good state from before the last `num_steps` steps up to `until`."""
-    states = [(one.step, one.path) for one in states_of(run, check=True) if not one.fault and one.step is not None]
-    found = next(((step, path) for step, path in states if step <= until - num_steps), None)
-    if found is None:
+    states = [(s.step, s.path) for s in states_of(run, check=True) if not s.fault and s.step is not None]
+    newest = next(((step, path) for step, path in states if step <= until - num_steps), None)
+    if newest is None:
         most = until - min((step for step, _ in states), default=until)
         allowed = f"its oldest one allows --verify {most}, and " if most > 0 else ""
         raise LaunchError(
             f"run {run.id} has no good state from before its last {num_steps} recorded steps; {allowed}"
             f"--verify {until} replays all of it"
         )
-    return found
+    return newest
 
 
 def _series(folder: Path) -> dict[str, Series]:
-    series = read_metrics(folder)
-    return {name: one for name, one in series.items() if len(one) and not name.startswith("system/")}
+    metrics = read_metrics(folder).items()
+    return {name: series for name, series in metrics if len(series) and not name.startswith("system/")}
 
 
 def _run_until(launch: Launch, base: Path, until: int) -> dict[str, Series]:
-    """Start a process that records below `base`, end it once it has recorded step `until`, and return what it did."""
+    """Start a process that records below `base`, end it once it has recorded step `until`, and return its metrics."""
     output = base / "output.txt"
     with output.open("wb") as stream, started(launch, stream.fileno()) as process:
         while process.poll() is None and _last_step(base / "1") <= until:
             time.sleep(_LOOK_EVERY_S)
-    # One step more, or the process' own end, or else metrics of the last step might be missing.
+    # Without a further step, or the end of the process, metrics of the last step might be missing.
     if _last_step(base / "1") < until + (process.returncode != 0):
-        lines = output.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        lines = output.read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
         raise LaunchError(f"the replay ended with exit code {process.returncode} before step {until}: {lines[-1]}")
     return _series(base / "1")
 
 
 def _last_step(folder: Path) -> int:
     """Return the greatest step that a run has recorded; -1 for none."""
-    found = _series(folder).values() if folder.is_dir() else ()
-    return max((int(series.steps.max()) for series in found), default=-1)
+    metrics = _series(folder).values() if folder.is_dir() else ()
+    return max((int(series.steps.max()) for series in metrics), default=-1)
 
 
 def compare_points(
@@ -123,8 +124,8 @@ def compare_points(
 ) -> Replay:
     """Compare the points of steps after `after`, up to `until`, bit for bit.
 
-    A metric that has no point there in one of the two, as one with steps of its own may have, is left out; one that
-    the replay has nothing of at all differs.
+    A metric without points there in one of the two, such as one with steps of another kind, is left out. A metric that
+    the replay did not log at all differs.
 
     Args:
         recorded, replayed: Metrics by name.
@@ -147,19 +148,19 @@ def compare_points(
             continue
         num_points += len(old)
         num_metrics += 1
-        if (first := _first_different(old, new)) is not None:
-            different.append((first[0], name, *first[1:]))
+        if (pair := _first_different(old, new)) is not None:
+            different.append((pair[0], name, *pair[1:]))
     if not num_points and not different:
         raise LaunchError(f"there are no points of steps {after + 1} to {until} to compare")
     if not different:
         return Replay(state, after, until, num_points, num_metrics, None)
-    step, name, value, other = min(different, key=lambda one: one[:2])
-    found = (name, int(step) if float(step).is_integer() else step, value, other)
-    return Replay(state, after, until, num_points, num_metrics, found)
+    step, name, value, other = min(different, key=lambda entry: entry[:2])
+    first = (name, int(step) if float(step).is_integer() else step, value, other)
+    return Replay(state, after, until, num_points, num_metrics, first)
 
 
 def _first_different(old: np.ndarray, new: np.ndarray) -> tuple[float, float, float | None] | None:
-    """Return step, recorded and replayed value of the first of `old` rows that `new` has otherwise; None if none is."""
+    """Return step, recorded and replayed value of the first row of `old` that differs in `new`; None without one."""
     for place, (step, value) in enumerate(old.tolist()):
         other_step, other = new[place].tolist() if place < len(new) else (step, None)
         if step != other_step:

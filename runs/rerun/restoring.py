@@ -1,30 +1,34 @@
-"""The code of a past run, restored into a folder: its commit, what was not committed, and its recorded sources.
+"""Restore the code of a past run into a folder: its commit, its uncommitted changes, and its recorded sources.
 
-What git has comes from a repository at hand, of which nothing is changed: not its files, index, branches or work trees.
-The recorded sources are written over it, so that what is restored is what ran. Without a repository they are all there
-is. No name leads out of the folder.
+Git's part comes from a repository on this machine, which stays as it is: its files, index, branches and work trees. The
+recorded sources are written over it, so the folder holds what ran. Without a repository they are all there is. No name
+leads out of the folder.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator, Mapping
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from observers.record.regular_file import read_regular
 from observers.record.safe_paths import relative_path
 from runs.errors import DamagedError, LaunchError, StoreError
-from runs.rerun.checkout import check_out, has_commit, is_refused
-from runs.rerun.record import Record, mapping
-from runs.rerun.wording import some
+from runs.query.texts import list_text
+from runs.rerun.record import GitState, Record
 from runs.stores.content import Content
-from runs.stores.run import Run
 from runs.transfer.fetching import fetch
 
-__all__ = ["GitState", "Restored", "find_repository", "git_state_of", "restore"]
+__all__ = ["Restored", "find_repository", "restore"]
 
 _SHOWN = 5
+# How `git ls-files --stage` marks a submodule.
+_SUBMODULE = "160000 "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +36,12 @@ class Restored:
     """The code of a run in a folder.
 
     Attributes:
-        folder: Where all of it is; of a run in a repository, what stands for its root.
-        base: What stands for the folder that the sources are below.
+        folder: The folder; for a run in a repository, it stands for the root of that.
+        base: The folder that stands for the one above the sources.
         script: The experiment's main file.
-        commit: The commit that it was taken from; None without a repository.
-        num_sources: How many recorded sources there are.
-        notes: What is missing or differs, a sentence each.
+        commit: The commit that was restored; None without a repository.
+        num_sources: Number of recorded sources.
+        notes: Sentences about code that is missing or differs.
     """
 
     folder: Path
@@ -48,88 +52,56 @@ class Restored:
     notes: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class GitState:
-    """The recorded state of git. What stock Sacred recorded of it has no diff and no root.
-
-    Attributes:
-        commit: The commit; None without one.
-        root: The root of the repository.
-        diff: The changes that were not committed, as a patch; None if the record does not have them.
-        is_dirty: Whether there were any.
-        untracked: Files that were not under version control, by their paths.
-    """
-
-    commit: str | None
-    root: str | None
-    diff: str | None
-    is_dirty: bool
-    untracked: Mapping[str, str]
-
-
-def git_state_of(run: Run) -> GitState:
-    """Return the recorded state of git.
-
-    Raises:
-        StoreError: If the record cannot be read.
-    """
-    found = run.provenance.get("git")
-    if not isinstance(found, Mapping):
-        repositories = run["experiment.repositories"]
-        found = mapping(repositories[0]) if isinstance(repositories, list) and repositories else {}
-    commit, root, diff = (found.get(name) for name in ("commit", "root", "diff"))
-    is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
-    return GitState(
-        commit if is_hash else None,
-        root if isinstance(root, str) else None,
-        diff if isinstance(diff, str) else None,
-        bool(found.get("dirty")),
-        {str(name): str(text) for name, text in mapping(found.get("untracked")).items()},
-    )
-
-
 def restore(record: Record, folder: Path) -> Restored:
-    """Restore the code of a run into an empty folder.
+    """Restore the code of a run.
+
+    Args:
+        record: The record of the run.
+        folder: An empty folder, or one that does not exist yet.
 
     Raises:
-        LaunchError: If a recorded source is not there with its recorded content, or there are none.
+        LaunchError: If there are no recorded sources, or one lacks its recorded content.
     """
-    run, mainfile = record.run, record.mainfile
-    sources = run.sources
-    if not sources:
-        raise LaunchError(
-            f"run {run.id} has no recorded sources, so its code cannot be restored; --in-place takes today's"
-        )
-    notes: list[str] = list(_of_sessions(run))
-    git = git_state_of(run)
-    repository = find_repository(record, git)
+    mainfile = record.mainfile
+    if not record.sources:
+        raise LaunchError(f"run {record.id} has no recorded sources to restore; take today's with --in-place")
+    notes: list[str] = []
+    if record.changed_between_sessions:
+        names = list_text(record.changed_between_sessions)
+        notes.append(f"its sessions were made of different sources ({names}); those of the last one are taken")
+    repository = find_repository(record)
     base = folder
     if repository is not None:
-        base = folder / _below(git.root, record.base)
-        notes += _take_commit(git, repository, folder / _below(record.base, git.root))
+        base = folder / _below(record.git.root, record.base)
+        notes += _write_commit(record.git, repository, folder / _below(record.base, record.git.root))
     else:
-        notes.append(_without_repository(run, git))
-    notes += _write_sources(run, sources, base, in_git=repository is not None)
+        notes.append(_without_repository(record))
+    notes += _write_sources(record, base, in_git=repository is not None)
     if not (base / mainfile).is_file():
         raise LaunchError(
-            f"run {run.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
+            f"run {record.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
         )
-    commit = git.commit if repository is not None else None
-    return Restored(folder, base, base / mainfile, commit, len(sources), tuple(notes))
+    commit = record.git.commit if repository is not None else None
+    return Restored(folder, base, base / mainfile, commit, len(record.sources), tuple(notes))
 
 
-def find_repository(record: Record, git: GitState) -> Path | None:
-    """Return a folder of a git repository that has the recorded commit: where the run was made, else here."""
-    if git.commit is None:
+def find_repository(record: Record) -> Path | None:
+    """Return a folder in a git repository that has the recorded commit: where the run was made, or else here.
+
+    Args:
+        record: The record of the run.
+    """
+    commit, root = record.git.commit, record.git.root
+    if commit is None:
         return None
-    for place in (Path(git.root) if git.root else None, record.base, Path.cwd()):
-        if place is not None and place.is_dir() and has_commit(place, git.commit):
+    for place in (Path(root) if root else None, record.base, Path.cwd()):
+        if place is not None and place.is_dir() and _has_commit(place, commit):
             return place
     return None
 
 
 def _below(upper: str | Path | None, lower: str | Path | None) -> PurePosixPath:
-    """Return where below one folder another one is; nothing if it is not."""
+    """Return the path from one folder to another below it; an empty one if it lies elsewhere."""
     if upper is None or lower is None:
         return PurePosixPath()
     for path in (Path(lower), Path(lower).resolve()):
@@ -138,80 +110,54 @@ def _below(upper: str | Path | None, lower: str | Path | None) -> PurePosixPath:
     return PurePosixPath()
 
 
-def _of_sessions(run: Run) -> Iterator[str]:
-    sessions = run.document.get("sessions")
-    changed = [
-        name
-        for session in (sessions if isinstance(sessions, list) else ())
-        if isinstance(session, Mapping)
-        for name in session.get("changed_sources") or ()
-    ]
-    if changed:
-        yield f"its sessions were made of different sources ({some(changed)}); those of the last one are taken"
-
-
-def _without_repository(run: Run, git: GitState) -> str:
-    why = f"no repository with its commit {git.commit[:12]} is at hand" if git.commit else "it was made outside of git"
-    if git.commit is None and not run.provenance:
-        why = "its record names no commit"
-    elif git.commit and git.root and Path(git.root).is_dir() and is_refused(Path(git.root)):
+def _without_repository(record: Record) -> str:
+    commit, root = record.git.commit, record.git.root
+    if commit and root and Path(root).is_dir() and _is_refused(Path(root)):
         why = (
-            f"git refuses the repository in {git.root}, which belongs to another user (if you trust it: git config "
-            f"--global --add safe.directory {git.root})"
+            f"git refuses the repository in {root}, which belongs to another user (if you trust it: git config "
+            f"--global --add safe.directory {root})"
         )
+    elif commit:
+        why = f"no repository with its commit {commit[:12]} is at hand"
+    else:
+        why = "it was made outside of git" if record.provenance else "its record names no commit"
     return f"{why}: only the recorded sources are restored, no other file of the lab"
-
-
-# ---------------------------------------------------------------------- from git
-
-
-def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]:
-    """Write the files of a commit with what was not committed, and yield what could not be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    yield from check_out(repository, str(git.commit), folder, git.diff or "")
-    if git.diff is None and git.is_dirty:
-        yield "changes that were not committed are not in its record, except those in recorded sources"
-    contents = [_content(name, text) for name, text in git.untracked.items()]
-    yield from fetch(contents, folder, overwrite=True).refused
-
-
-def _content(name: str, text: str) -> Content:
-    return Content(name, lambda: io.BytesIO(text.encode(errors="surrogateescape")))
 
 
 # ---------------------------------------------------------------------- recorded sources
 
 
-def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_git: bool) -> Iterator[str]:
-    """Write the recorded sources, and yield what of them was not so in git.
+def _write_sources(record: Record, base: Path, *, in_git: bool) -> Iterator[str]:
+    """Write the recorded sources, and yield how they differ from git.
 
     Raises:
-        LaunchError: If one has not its recorded content.
+        LaunchError: If one lacks its recorded content, or cannot be written.
     """
     differing, missing, contents = [], [], []
     replaced: list[str] = []
-    for name, content in sources.items():
-        data = _checked(run, content)
+    for name, content in record.sources.items():
+        data = _checked(record, content)
         path = relative_path(name)
-        target = base / path if path is not None else None
-        if in_git and target is not None:
+        if in_git and path is not None:
+            target = base / path
             replaced += _without_links_out(base, target)
-            if target.is_file() and _leads_into(base, target) and read_regular(target) == data:
+            restored = read_regular(target) if target.is_file() else None
+            if restored == data and _leads_into(base, target):
                 continue  # and a link stays one
-            if not target.is_file():
+            if restored is None:
                 missing.append(name)
-            elif _lines(read_regular(target)) != _lines(data):  # line ends are a setting of the repository
+            elif _lines(restored) != _lines(data):  # line ends are a setting of the repository
                 differing.append(name)
-        contents.append(Content(name, content.open))
+        contents.append(content)
     refused = fetch(contents, base, overwrite=True).refused
     if refused:
-        raise LaunchError(f"run {run.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
+        raise LaunchError(f"run {record.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
     if replaced:
-        yield f"links out of the lab are restored as folders of the recorded sources alone: {some(replaced)}"
+        yield f"links out of the lab are restored as folders that hold recorded sources only: {list_text(replaced)}"
     if differing:
-        yield f"recorded sources differ from the commit with its changes, and are taken: {some(differing)}"
+        yield f"recorded sources replace those of the commit and its changes: {list_text(differing)}"
     if missing:
-        yield f"recorded sources are not in the commit with its changes: {some(missing)}"
+        yield f"recorded sources are missing in the commit and its changes: {list_text(missing)}"
 
 
 def _leads_into(folder: Path, path: Path) -> bool:
@@ -231,10 +177,115 @@ def _lines(data: bytes) -> bytes:
     return data.replace(b"\r\n", b"\n")
 
 
-def _checked(run: Run, content: Content) -> bytes:
+def _checked(record: Record, content: Content) -> bytes:
     try:
         return content.read()
     except DamagedError as error:
-        raise LaunchError(f"run {run.id}: its source {error}") from error
+        raise LaunchError(f"run {record.id}: its source {error}") from error
     except (StoreError, OSError) as error:
-        raise LaunchError(f"run {run.id}: its source {content.name!r} is not there ({error})") from error
+        raise LaunchError(f"run {record.id}: its source {content.name!r} is not there ({error})") from error
+
+
+# ---------------------------------------------------------------------- git
+
+
+def _write_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]:
+    """Write the files of a commit with the uncommitted changes, and yield what could not be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    yield from _check_out(repository, str(git.commit), folder, git.diff or "")
+    if git.diff is None and git.is_dirty:
+        yield "uncommitted changes are not in its record, except those in recorded sources"
+    yield from fetch(_untracked(git), folder, overwrite=True).refused
+
+
+def _untracked(git: GitState) -> Iterator[Content]:
+    for name, text in git.untracked.items():
+        data = text.encode(errors="surrogateescape")
+        yield Content(name, lambda data=data: io.BytesIO(data))  # type: ignore[misc]
+
+
+def _check_out(repository: Path, commit: str, folder: Path, diff: str = "") -> Iterator[str]:
+    """Write the files of a commit, changed by a diff, and those of its submodules; yield what could not be written.
+
+    The diff is applied in an index, where files are as git stores them, so line ends and filters of the work tree do
+    not matter. Index and new objects lie beside the folder.
+
+    Raises:
+        LaunchError: If git fails.
+    """
+    git_dir, objects = (_path_of(repository, words) for words in (["--absolute-git-dir"], ["--git-path", "objects"]))
+    # An archive might leave files out.
+    options = ["-c", "core.sparseCheckout=false", "-c", "core.splitIndex=false"]
+    options = [f"--git-dir={git_dir}", f"--work-tree={folder.resolve()}", *options]
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.absolute().parent) as scratch:
+        places = {"GIT_INDEX_FILE": f"{scratch}/index", "GIT_OBJECT_DIRECTORY": scratch}
+        places["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = json.dumps(objects, ensure_ascii=False)
+
+        def run(*words: str) -> str:
+            done = _git([*options, *words], folder, **places)
+            if done is None or done.returncode != 0:
+                raise LaunchError(f"git {words[0]} in {repository} failed: {_error_of(done)}")
+            return done.stdout.decode(errors="surrogateescape")
+
+        run("read-tree", commit)
+        if diff:
+            words = [*options, "apply", "--cached", "--binary", "--whitespace=nowarn", "-"]
+            done = _git(words, folder, diff, **places)
+            if done is None or done.returncode != 0:
+                yield f"the uncommitted changes cannot be applied ({_error_of(done)}); recorded sources have them"
+        run("checkout-index", "--all", "--force")
+        entries = run("ls-files", "--stage", "-z").split("\0")
+    for entry in entries:
+        head, _, name = entry.partition("\t")
+        if head.startswith(_SUBMODULE):
+            yield from _check_out_submodule(repository, name, head.split()[1], folder / name)
+
+
+def _check_out_submodule(repository: Path, name: str, commit: str, folder: Path) -> Iterator[str]:
+    """Write the files of a submodule's commit from a repository on this machine; yield what could not be written."""
+    top = _path_of(repository, ["--show-toplevel"])
+    for place in (Path(top) / name, Path(_path_of(repository, ["--absolute-git-dir"])) / "modules" / name):
+        if place.is_dir() and _has_commit(place, commit):
+            yield from _check_out(place, commit, folder)
+            return
+    yield f"the submodule {name} is restored without its commit {commit[:12]}, which is not at hand: only sources"
+
+
+def _has_commit(place: Path, commit: str) -> bool:
+    done = _git(["-C", str(place), "cat-file", "-e", f"{commit}^{{commit}}"])
+    return done is not None and done.returncode == 0
+
+
+def _is_refused(place: Path) -> bool:
+    """Tell whether git refuses a repository because it belongs to another user."""
+    done = _git(["-C", str(place), "rev-parse", "--git-dir"])
+    return done is not None and b"dubious ownership" in done.stderr
+
+
+def _path_of(repository: Path, words: list[str]) -> str:
+    """Return a path that `git rev-parse` prints about a repository, as an absolute one; empty if it prints nothing."""
+    done = _git(["-C", str(repository), "rev-parse", *words])
+    path = "" if done is None else done.stdout.decode(errors="surrogateescape").removesuffix("\n")
+    return str(repository.absolute() / path) if path else ""
+
+
+def _git(
+    words: Iterable[str], folder: Path | None = None, text: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Run git; None if it is not installed."""
+    # In a folder that lies in a repository, `git apply` would silently skip all files.
+    limits = {} if folder is None else {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **limits, **environment}
+    for name in ("GIT_DIR", "GIT_WORK_TREE"):
+        variables.pop(name, None)
+    data = None if text is None else text.encode(errors="surrogateescape")
+    try:
+        return subprocess.run(["git", *words], cwd=folder, input=data, capture_output=True, env=variables, check=False)
+    except OSError:
+        return None
+
+
+def _error_of(done: subprocess.CompletedProcess[bytes] | None) -> str:
+    if done is None:
+        return "git is not installed"
+    return " ".join(done.stderr.decode(errors="replace").split())[:300]

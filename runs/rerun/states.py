@@ -1,4 +1,4 @@
-"""States of a run's training on disk: where they are, which of them are good, and how another run starts from one."""
+"""Saved states of a training: where they are, which are intact, and the setting that starts another run from one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class State:
 
     Attributes:
         path: The file.
-        step: The optimizer steps done by then; None where its end does not tell.
-        fault: What is wrong with the file, in a few words; empty for nothing.
+        step: Optimizer steps before it; None if the file does not say.
+        fault: The damage in a few words; empty for an intact file.
     """
 
     path: Path
@@ -33,7 +33,10 @@ class State:
 
 
 def with_folder(run: Run) -> tuple[Run, Path]:
-    """Return the run as the folder has it that it was recorded in, where its states are, and that folder.
+    """Return a run as recorded in its own folder, where its states are, and that folder.
+
+    Args:
+        run: The run, from a folder or a database.
 
     Raises:
         LaunchError: If stock Sacred recorded it, or the folder is not on this machine.
@@ -45,17 +48,17 @@ def with_folder(run: Run) -> tuple[Run, Path]:
     found = _with_states(run)
     if found is None or found.folder is None:
         where = f"{run.document.get('folder') or 'no folder'} on {run.host or 'a machine without a name'}"
-        raise LaunchError(f"run {run.id} was recorded in {where}, and its states are only there; go on from there")
+        raise LaunchError(f"run {run.id} was recorded in {where}, which holds its states; continue there")
     return found, found.folder
 
 
 def _with_states(run: Run) -> Run | None:
-    """Return the run as the folder has it that its states are in; of one recorded in several, that is the first."""
+    """Return the run as recorded in the folder of its states, the first one of a run that is recorded in several."""
     found = run.original()
     other = None if found is None else found.document.get("states_folder")
     if not isinstance(other, str) or found is None or not (Path(other) / RUN).is_file():
         return found
-    with contextlib.suppress(RunsError):  # a folder without a readable record is not that of the run
+    with contextlib.suppress(RunsError):  # a folder without a readable record is another one
         first = FolderStore(Path(other).parent).get(Path(other).name)
         return first if first.uid == found.uid else found
     return found
@@ -65,8 +68,8 @@ def states_of(run: Run, *, check: bool = False) -> list[State]:
     """Return the states of a run's last training, the newest first.
 
     Args:
-        run: The run; none are found of one whose folder is not on this machine.
-        check: Whether to read all of each file and look for damage.
+        run: The run; one whose folder is not on this machine has none here.
+        check: Whether to read each file whole to find damage, instead of its end.
     """
     original = _with_states(run)
     if original is None or original.folder is None:
@@ -86,7 +89,11 @@ def _state(path: Path, check: bool) -> State:
 
 
 def chosen_state(run: Run, path: Path | None = None) -> State:
-    """Return the state of a run that is in `path`, or its newest good one.
+    """Return a state of a run.
+
+    Args:
+        run: The run.
+        path: The file of the state, or its name; by default the newest good one.
 
     Raises:
         LaunchError: If there is no such state, or it is damaged.
@@ -108,9 +115,12 @@ def chosen_state(run: Run, path: Path | None = None) -> State:
 
 
 def kept_start(run: Run) -> Path | None:
-    """Return the state of another run that a run started from, as it kept it itself; None if it did not.
+    """Return a run's own copy of the state that it started from; None if it has none.
 
-    Where the other run has it, there may be a newer one by now.
+    In the folder of the other run, a newer state may have replaced it.
+
+    Args:
+        run: The run that started from the state.
     """
     setting = run.get(f"config.{RESUME_SETTING}")
     original = _with_states(run)
@@ -121,14 +131,17 @@ def kept_start(run: Run) -> Path | None:
 
 
 def start_setting(path: Path) -> str:
-    """Return the setting that lets a run start from a state.
+    """Return the setting that starts a run from a state.
+
+    Args:
+        path: The file of the state.
 
     Raises:
-        LaunchError: If it is one of a second training of its run, as the setting is about the first.
+        LaunchError: If the state belongs to a second training of its run, because the setting applies to the first one.
     """
     if path.absolute().parent.name.startswith("checkpoints-"):
         raise LaunchError(
             f"{path}: is a state of a later training of its run, and a new run would start its first one from it; a "
-            "run of several trainings can be resumed, but neither forked nor verified"
+            "run of several trainings can be resumed, but not forked or verified"
         )
     return f"{RESUME_SETTING}={str(path.absolute())!r}"

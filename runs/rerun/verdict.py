@@ -1,7 +1,4 @@
-"""The verdict on a reproduced run, and how far its values may be from the recorded ones.
-
-`runs.rerun.judging` comes to it.
-"""
+"""The verdict on a reproduced run, and the tolerance that it allows; `runs.rerun.judging` reaches it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ __all__ = [
 ]
 
 IDENTICAL, WITHIN, DIVERGED = "IDENTICAL", "WITHIN TOLERANCE", "DIVERGED"
-# What a run that did not come to its end recorded is a beginning of what it would have.
+# Runs that ended early: their points are the beginning of the whole run's.
 CUT_OFF = ("INTERRUPTED", "DEAD", "TIMEOUT", "PRUNED")
 RESULT = "result"
 COLOURS = {IDENTICAL: "green", WITHIN: "yellow", DIVERGED: "red"}
@@ -38,9 +35,9 @@ class Tolerance:
     """Allowed distance of a value from the recorded one: `atol + rtol * |recorded|`.
 
     Attributes:
-        rtol: Relative, of every metric and of numbers in the result.
-        atol: Absolute.
-        by_metric: Relative tolerances of single metrics; an infinite one lets a metric not count. `result` is one, too.
+        rtol: Relative tolerance of every metric and of numbers in the result.
+        atol: Absolute tolerance.
+        by_metric: Relative tolerances of single metrics, and of `result`; an infinite one excludes the metric.
 
     Example:
         done = reproduce(run, Tolerance(rtol=1e-6, by_metric={"val/loss": 1e-2}))
@@ -51,15 +48,19 @@ class Tolerance:
     by_metric: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def rtol_of(self, metric: str) -> float:
-        """Return the relative tolerance of a metric."""
+        """Return the relative tolerance of a metric.
+
+        Args:
+            metric: Its name, or `result`.
+        """
         return self.by_metric.get(metric, self.rtol)
 
     @property
     def text(self) -> str:
         """The tolerance in a few words."""
-        own = [f"{name} {rtol:g}" for name, rtol in self.by_metric.items()]
         absolute = [f"{self.atol:g} absolute"] if self.atol else []
-        return ", ".join([f"{self.rtol:g} relative", *absolute, *own])
+        by_metric = [f"{name} {rtol:g}" for name, rtol in self.by_metric.items()]
+        return ", ".join([f"{self.rtol:g} relative", *absolute, *by_metric])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Deviation:
 
     @property
     def absolute(self) -> float:
-        """How far the values are from each other; infinite from a number to NaN or an infinity."""
+        """Distance of the two values; infinite from a number to NaN or an infinity."""
         if self.old == self.new or (self.old != self.old and self.new != self.new):
             return 0.0
         distance = abs(self.new - self.old)
@@ -89,7 +90,7 @@ class Deviation:
 
     @property
     def relative(self) -> float:
-        """The same in relation to the recorded value; infinite if that is 0."""
+        """The distance divided by the recorded value; infinite if that is 0."""
         if not self.absolute:
             return 0.0
         ratio = self.absolute / abs(self.old) if self.old else math.inf
@@ -114,12 +115,12 @@ class MetricVerdict:
         verdict: IDENTICAL, WITHIN TOLERANCE or DIVERGED.
         num_points: Of the recorded run.
         num_new_points: Of the new run.
-        num_deviating: Points whose values are not the same bit for bit.
-        rtol: The relative tolerance that was allowed.
-        largest_relative, largest_absolute: The largest deviations seen.
+        num_deviating: Number of points that are not the same bit for bit.
+        rtol: The allowed relative tolerance.
+        largest_relative, largest_absolute: The largest deviations.
         first: The first point beyond the tolerance, if there is one.
-        extremes: The points of the largest deviations, if there are any: relative, absolute.
-        is_of_steps: Whether all values are the same, and only steps are not.
+        extremes: The points of the largest relative and absolute deviation, if there are any.
+        is_of_steps: Whether all values are the same and only steps differ.
     """
 
     name: str
@@ -137,17 +138,17 @@ class MetricVerdict:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Whether a run was reproduced.
+    """The result of comparing a reproduction with the original.
 
     Attributes:
         verdict: IDENTICAL, WITHIN TOLERANCE or DIVERGED.
         metrics: A verdict on each metric.
         first: The first point beyond the tolerance, of all metrics.
-        reasons: What else counts as diverged, a sentence each.
-        notes: What does not count, a sentence each.
-        tolerance: What was allowed.
-        largest: The numbers that are farthest from the recorded ones: relative, absolute; of all metrics that count and
-            of the result, whether they are allowed or not.
+        reasons: Sentences about other differences that count.
+        notes: Sentences about differences that do not count.
+        tolerance: The allowed distance.
+        largest: The numbers of the largest relative and absolute deviation, within the tolerance or not, of the result
+            and of all metrics that count.
     """
 
     verdict: str
@@ -160,7 +161,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """The verdict in one line, with where it first diverged, or with the largest difference that was allowed."""
+        """The verdict in one line, with the first deviation, or with the largest one within the tolerance."""
         if self.verdict == DIVERGED:
             first = self.first.text if self.first else ""
             kind = " IN THE STEPS ALONE" if self.is_of_steps else ""
@@ -171,9 +172,9 @@ class Verdict:
 
     @property
     def is_of_steps(self) -> bool:
-        """Whether nothing but steps is beyond the tolerance."""
-        beyond = [one for one in self.metrics if one.verdict == DIVERGED]
-        return bool(beyond) and not self.reasons and all(one.is_of_steps for one in beyond)
+        """Whether only steps are beyond the tolerance."""
+        diverged = [metric for metric in self.metrics if metric.verdict == DIVERGED]
+        return bool(diverged) and not self.reasons and all(metric.is_of_steps for metric in diverged)
 
     @property
     def largest_text(self) -> str:
@@ -190,5 +191,5 @@ class Verdict:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON holds."""
+        """Return the whole verdict as a document for JSON."""
         return dataclasses.asdict(self)

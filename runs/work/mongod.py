@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from runs.errors import ServerError
-from runs.rerun.ending import EndsWithUs
+from runs.rerun.processes import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 

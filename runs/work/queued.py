@@ -16,9 +16,8 @@ from runs.errors import LaunchError, RunsError
 from runs.query.texts import list_text
 from runs.query.times import time_of
 from runs.rerun.launching import Launch, recorded_launch
-from runs.rerun.record import read_record
+from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, resume_launch
-from runs.rerun.wording import some
 from runs.stores.mongo.run import MongoRun
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
@@ -222,12 +221,12 @@ class Queue:
         Raises:
             LaunchError: If it cannot be here and now.
         """
-        record = read_record(run)
-        changed = [] if self._any_sources else changed_sources(run)
+        record = Record(run)
+        changed = [] if self._any_sources else changed_sources(record)
         if changed:
             raise LaunchError(
-                f"its sources have changed since it was recorded ({some(changed)}); put back what they were, or say "
-                "--any-sources"
+                f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
+                "say --any-sources"
             )
         hidden = record.hidden_settings
         settings = [setting for setting in self._settings if setting.partition("=")[0] in hidden]

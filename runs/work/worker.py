@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import IO
 
 from runs.errors import RunsError
-from runs.rerun.launching import raising_signals
-from runs.rerun.wording import end_text
+from runs.rerun.processes import end_text, raising_signals
 from runs.work.queued import Queue, Taken
 from runs.work.sharing import divided_threads, visible_gpus
 from runs.work.warm import PACKAGES, Job, WarmPython, wait_for_any

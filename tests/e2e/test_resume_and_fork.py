@@ -157,7 +157,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
     again = lab.runs("resume", "2")
     assert again.returncode == 1
-    assert again.stderr.startswith("error: run 2 is COMPLETED: nothing of it is left to do;")
+    assert again.stderr.startswith("error: run 2 is COMPLETED: nothing is left to do;")
 
 
 def test_run_of_an_own_task_and_a_callback_is_verified_resumed_and_reproduced(lab):

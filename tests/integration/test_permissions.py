@@ -17,7 +17,9 @@ from observers import FileObserver
 from runs.__main__ import main
 from runs.commands import COMMANDS
 from runs.rerun.planning import planned
+from runs.rerun.record import Record
 from runs.rerun.reproducing import carry_out
+from runs.rerun.verdict import Tolerance
 from runs.stores.opening import open_store
 from tests.processes import run
 
@@ -82,14 +84,14 @@ def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, mon
     run([sys.executable, "small.py"], cwd=place, check=True, capture_output=True, timeout=60)
     store = place / "my_runs"
     with open_store(store) as opened, contextlib.ExitStack() as stack:
-        with planned(opened.get("1"), opened) as plan:
+        with planned(Record(opened.get("1")), Tolerance()) as plan:
             assert not plan.is_read_only
         before = sorted(map(str, store.glob("[!.]*/**/*")))  # the index is a cache, which root may write
         store.chmod(0o555)
         if os.geteuid() == 0:
             stack.callback(os.seteuid, 0)
             os.seteuid(65534)
-        with planned(opened.get("1"), opened) as plan:
+        with planned(Record(opened.get("1")), Tolerance()) as plan:
             stack.close()  # nobody may not start the Python of root
             done = carry_out(plan, output=2)
             assert done.verdict.verdict == "IDENTICAL"
@@ -99,7 +101,8 @@ def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, mon
     assert f"{store} cannot be written to: the new run goes into {place}/reproduce-1/runs" in plan.notes
     with open_store("reproduce-1/runs") as own:
         new = own.get("1")
-        assert (new["parent"], [entry["verdict"] for entry in new.reproductions]) == (plan.run.uid, ["IDENTICAL"])
+        uid, verdicts = plan.record.run.uid, [entry["verdict"] for entry in new.reproductions]
+        assert (new["parent"], verdicts) == (uid, ["IDENTICAL"])
 
 
 @contextlib.contextmanager

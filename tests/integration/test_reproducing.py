@@ -202,7 +202,7 @@ def test_one_changed_line_diverges_where_it_takes_effect(lab, tmp_path):
     assert recorded[:7] == now[:7]
     first = f"DIVERGED: train/loss at step 7: recorded {recorded[7]!r}, now {now[7]!r}"
     assert done.stdout.splitlines()[0] == first
-    assert "the environment is the same: it comes from the code (steps.py)" in done.stdout
+    assert "the environment is the same: the difference comes from the code (steps.py)" in done.stdout
     assert "+    loss += 0.5 * (step == 7)" in done.stdout
     # Its own sources still give the same.
     done = reproduce("1", "--json", store=lab.store, cwd=tmp_path)

@@ -128,7 +128,7 @@ def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(
     assert (code, out.splitlines()[0]) == (1, "DIVERGED: loss at step 0: recorded 1.0, now 2.0"), err
     assert f"differs: {said}" in err[: err.index("Running command")]
     assert out.count(said) == 1
-    assert "the sources are the same: it comes from the environment (shape)" in out
+    assert "the sources are the same: the difference comes from the environment (shape)" in out
     assert "PYTHONHASHSEED" not in out
     with open_store(lab.folder / "my_runs") as store:
         entry = store.get("1").provenance["libraries"]["shape"]
@@ -168,7 +168,7 @@ def test_file_and_variable_that_the_run_read_are_named_where_they_differ(lab, mo
     monkeypatch.setenv("SCALE", "3")
     code, out, err = lab.reproduce("--in-place")
     assert (code, out.splitlines()[0].partition(":")[0]) == (1, "DIVERGED"), err
-    assert "the sources are the same: it comes from the environment (scale.txt, SCALE)" in out
+    assert "the sources are the same: the difference comes from the environment (scale.txt, SCALE)" in out
     assert "variable SCALE: recorded 1, now 3" in out
     assert "file scale.txt: recorded c4ca4238" in out
     assert "notes.txt" not in out
@@ -192,7 +192,7 @@ def test_copy_that_shadows_an_installed_package_is_named(lab, tmp_path, monkeypa
     assert (code, out.splitlines()[0]) == (1, "DIVERGED: loss at step 0: recorded 1.0, now 2.0"), err
     assert f"differs: {said}" in err[: err.index("Running command")]
     assert out.count(said) == 1
-    assert "it comes from the environment (shape)" in out
+    assert "the difference comes from the environment (shape)" in out
 
 
 @pytest.mark.parametrize("is_stock", [False, True])

@@ -44,7 +44,7 @@ def test_run_whose_folder_is_gone_or_another_ones_is_refused_with_where_it_was(r
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "uid": "0" * 32}))
     for _ in range(2):
-        with pytest.raises(LaunchError, match=rf"was recorded in {folder} on .*, and its states are only there; go on"):
+        with pytest.raises(LaunchError, match=rf"recorded in {folder} on .*, which holds its states; continue there"):
             with_folder(run)
         shutil.rmtree(folder, ignore_errors=True)
 

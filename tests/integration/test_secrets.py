@@ -74,7 +74,7 @@ def test_run_is_not_started_again_without_its_password(tmp_path, capsys, command
     asked = f"run 1 was recorded without the password in its config: url={SHOWN}; give it: with url=..."
     assert asked in capsys.readouterr().err
     assert runs_command([*words, "with", f"url={URL}", "seed=3"]) != 0
-    assert "got seed, expected url, which lacks its password; to change others: fork" in capsys.readouterr().err
+    assert "got seed, expected url, which lacks its password; to change other settings: fork" in capsys.readouterr().err
     assert runs_command([*words, "with", f"url={URL}"]) == 0
     printed = capsys.readouterr()
     assert f"url={SHOWN}" in printed.out + printed.err

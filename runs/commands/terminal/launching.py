@@ -1,14 +1,11 @@
-"""The process of a command becomes that of an experiment."""
+"""Announce the experiment that a command starts, and become it."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from runs.commands.terminal.text import print_to_stderr
-from runs.errors import LaunchError
 
 if TYPE_CHECKING:
     from runs.rerun.launching import Launch
@@ -16,34 +13,27 @@ if TYPE_CHECKING:
 __all__ = ["begin"]
 
 
-def begin(launch: Launch, what: str, *, dry: bool) -> int:
-    """Say what is going to be done, and do it.
+def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
+    """Print the command of an experiment to stderr, and replace this process with it.
 
     Args:
-        launch: How the experiment is started.
-        what: In words, for the terminal.
-        dry: Only say it.
+        launch: The process of the experiment.
+        purpose: A clause that says why it starts.
+        dry: Whether to print only.
 
     Returns:
-        0, if only to be said; else this process is the experiment's from here on.
+        0 after printing only; otherwise this process becomes the experiment's, and the call does not return.
 
     Raises:
-        LaunchError: If there is no such program or folder.
+        LaunchError: If the program or the folder does not exist.
     """
+    from runs.rerun.processes import become
+
     for note in launch.notes:
         print_to_stderr(note)
     variables = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH" and value}
     words = [*(shlex.quote(f"{name}={value}") for name, value in variables.items()), launch.text]
-    print_to_stderr(f"{what}: cd {shlex.quote(str(launch.cwd))} && {' '.join(words)}")
-    return 0 if dry else _become(launch)
-
-
-def _become(launch: Launch) -> NoReturn:
-    """Let the experiment take the place of this process: signals, terminal and exit code are its own."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    try:
-        os.chdir(launch.cwd)
-        os.execve(launch.command[0], launch.command, launch.environ())
-    except OSError as error:
-        raise LaunchError(f"{launch.command[0]} cannot be started in {launch.cwd} ({error.strerror})") from error
+    print_to_stderr(f"{purpose}: cd {shlex.quote(str(launch.cwd))} && {' '.join(words)}")
+    if not dry:
+        become(launch)
+    return 0

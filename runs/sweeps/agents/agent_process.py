@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from runs.rerun.ending import EndsWithUs
+from runs.rerun.processes import EndsWithUs
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.place import Place
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runs.errors import SweepError
-from runs.rerun.wording import end_text
+from runs.rerun.processes import end_text
 from runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
 from runs.sweeps.agents.printed import last_line
 from runs.sweeps.agents.trials import Means

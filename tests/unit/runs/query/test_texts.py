@@ -60,7 +60,7 @@ def test_size_text(num_bytes, text):
 def test_counts_and_lists_of_names():
     assert [count_text(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
     assert list_text(list("abcde")) == "a, b, c, d, e"
-    assert list_text(list("abcdef")) == "a, b, c, d, e, ..."
+    assert list_text(list("abcdef")) == "a, b, c, d, e, and 1 more"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])

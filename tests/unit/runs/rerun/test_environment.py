@@ -8,7 +8,7 @@ from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
 from runs.rerun.environment import compare_environment, compare_flags, requirements
-from runs.rerun.record import read_record
+from runs.rerun.record import Record
 from runs.stores.folders.store import FolderStore
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
@@ -28,7 +28,7 @@ def record(tmp_path):
         document = {"experiment": experiment, "host": host, "command": "main", "status": "COMPLETED"}
         flags = {"PYTHONHASHSEED": None, "CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 1}
         found = {"packages": provenance.packages(), "machine": provenance.machine(load_nvml())}
-        found["determinism"] = flags
+        found |= {"determinism": flags, "libraries": {}}
         if stock:
             experiment["dependencies"] = [
                 "numpy==1.0",
@@ -51,7 +51,7 @@ def no_flags(monkeypatch):
 
 
 def test_same_environment_has_no_differences(record):
-    found = compare_environment(read_record(record()))
+    found = compare_environment(Record(record()))
     assert (found.differences, found.notes) == ((), ())
 
 
@@ -60,7 +60,7 @@ def test_packages_that_the_run_could_import_are_loud(record):
         found["packages"] |= {"numpy": "1.0", "scipy": "1.1", "ruff": "0.0.1", "gone": "1"}
         del found["packages"]["sympy"]
 
-    found = compare_environment(read_record(record(change)))
+    found = compare_environment(Record(record(change)))
     # scikit-learn needs scipy, torch needs sympy.
     assert sorted(one.name for one in found.loud) == ["numpy", "scipy", "sympy"]
     assert sorted(one.name for one in found.differences if not one.is_loud) == ["gone", "ruff"]
@@ -73,14 +73,14 @@ def test_spelling_of_a_package_is_no_difference(record):
     def change(found):
         found["packages"]["Scikit_Learn"] = found["packages"].pop("scikit-learn")
 
-    assert compare_environment(read_record(record(change))).differences == ()
+    assert compare_environment(Record(record(change))).differences == ()
 
 
 def test_python_and_machine_are_named(record):
     def change(found):
         found["machine"] |= {"python": "3.10.1", "cpu": "Other", "os": "Other", "gpus": [{"name": "H100"}]}
 
-    found = compare_environment(read_record(record(change)))
+    found = compare_environment(Record(record(change)))
     assert {one.name: one.is_loud for one in found.differences} == {
         "python": True,
         "processor": True,
@@ -93,7 +93,7 @@ def test_python_and_machine_are_named(record):
 
 def test_flags_of_the_environment_are_told(record, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    [one] = compare_environment(read_record(record())).differences
+    [one] = compare_environment(Record(record())).differences
     assert (one.name, one.recorded, one.now, one.is_loud) == ("PYTHONHASHSEED", None, "7", False)
 
 
@@ -105,7 +105,7 @@ def test_recorded_variables_are_compared(record, monkeypatch):
     run = record(number="1")
     document = json.loads((run.folder / "run.json").read_text())
     (run.folder / "run.json").write_text(json.dumps({**document, "meta": {"environment": variables}}))
-    [one] = compare_environment(read_record(run.store.get("1"))).loud
+    [one] = compare_environment(Record(run.store.get("1"))).loud
     assert one.text == "variable DATA_ROOT: recorded /data, now /other"
 
 
@@ -113,7 +113,7 @@ def test_flags_of_two_runs_are_compared(record):
     def change(found):
         found["determinism"] |= {"num_threads": 4}
 
-    [one] = compare_flags(record(change), record(number="2"))
+    [one] = compare_flags(Record(record(change)), Record(record(number="2")))
     assert one.text == "flag num_threads: recorded 4, now 1"
 
 
@@ -121,13 +121,13 @@ def test_record_of_stock_sacred_is_compared_as_far_as_it_goes(record):
     def change(document):
         document["host"]["python_version"] = "3.8.0"
 
-    found = compare_environment(read_record(record(change, stock=True)))
+    found = compare_environment(Record(record(change, stock=True)))
     assert sorted(one.name for one in found.loud) == ["numpy", "python"]
-    assert len(found.notes) == 2
+    assert len(found.notes) == 3
 
 
 def test_requirements_pin_what_was_installed(record):
-    text = requirements(record())
+    text = requirements(Record(record()))
     lines = text.splitlines()
     assert f"numpy=={importlib.metadata.version('numpy')}" in lines
     assert not any(line.lower().startswith(("sacristan==", "pip==")) for line in lines)
@@ -136,11 +136,11 @@ def test_requirements_pin_what_was_installed(record):
 
 
 def test_requirements_of_a_build_of_torch_say_where_it_is(record):
-    text = requirements(record(lambda found: found["packages"].update(torch="2.5.0+cu121")))
+    text = requirements(Record(record(lambda found: found["packages"].update(torch="2.5.0+cu121"))))
     assert "--extra-index-url https://download.pytorch.org/whl/cu121\n" in text
     assert "torch==2.5.0+cu121\n" in text
 
 
 def test_requirements_without_packages_are_refused(record):
     with pytest.raises(StoreError, match="names no packages"):
-        requirements(record(lambda found: found.update(packages={})))
+        requirements(Record(record(lambda found: found.update(packages={}))))

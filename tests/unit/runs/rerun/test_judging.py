@@ -173,7 +173,7 @@ def test_of_a_run_that_was_cut_off_its_own_points_count(judge_runs, value, expec
     new = {"status": "COMPLETED", "metrics": {"a": [1.0, value, 3.0], "b": [1.0]}, "result": 1.0}
     found = judge_runs(old, new)
     assert found.verdict == expected
-    assert "INTERRUPTED: only what it logged up to then is compared" in found.notes[0]
+    assert "INTERRUPTED: only the points that it logged are compared" in found.notes[0]
 
 
 def artifacts(store, run, **files):

@@ -8,7 +8,7 @@ import pytest
 
 from runs.errors import LaunchError
 from runs.rerun.launching import OBSERVERS, recorded_launch
-from runs.rerun.record import read_record
+from runs.rerun.record import Record
 from runs.stores.folders.store import FolderStore
 
 
@@ -29,7 +29,7 @@ def write_run(tmp_path):
         record["meta"] = {"options": {"--force": False, "--comment": None}}
         (folder / "run.json").write_text(json.dumps({**record, **entries}))
         (folder / "provenance.json").write_text(json.dumps(provenance or {}))
-        return read_record(FolderStore(folder.parent).get("1"))
+        return Record(FolderStore(folder.parent).get("1"))
 
     return write
 

@@ -9,7 +9,7 @@ import pytest
 from observers.provenance import sources_and_git as provenance
 from runs.errors import LaunchError
 from runs.rerun import restoring
-from runs.rerun.record import read_record
+from runs.rerun.record import Record
 from runs.stores.folders.store import FolderStore
 
 
@@ -63,7 +63,7 @@ def record(tmp_path):
 
 
 def restore(run, folder):
-    return restoring.restore(read_record(run), folder)
+    return restoring.restore(Record(run), folder)
 
 
 def files(folder):
@@ -149,9 +149,9 @@ def test_submodule_that_is_not_at_hand_is_told(lab, record, submodule, tmp_path)
 def test_repository_is_looked_for_in_the_current_folder_last(lab, record, tmp_path, monkeypatch):
     run = record(lab)
     shutil.move(lab.parent, tmp_path / "elsewhere")
-    assert restoring.find_repository(read_record(run), restoring.git_state_of(run)) is None
+    assert restoring.find_repository(Record(run)) is None
     monkeypatch.chdir(tmp_path / "elsewhere" / "sub")
-    assert restoring.find_repository(read_record(run), restoring.git_state_of(run)) == tmp_path / "elsewhere" / "sub"
+    assert restoring.find_repository(Record(run)) == tmp_path / "elsewhere" / "sub"
     assert restore(run, tmp_path / "clean").notes == ()
 
 
@@ -191,8 +191,8 @@ def test_sources_that_git_has_otherwise_are_named_and_taken(lab, record, tmp_pat
     (run.folder / "provenance.json").write_text(json.dumps(state))
     restored = restore(run, tmp_path / "clean")
     assert (tmp_path / "clean" / "sub" / "exp.py").read_text() == "import pack  # as it ran\n"
-    assert any("differ from the commit" in note and "exp.py, pack/__init__.py" in note for note in restored.notes)
-    assert any("are not in the commit" in note and "new.py" in note for note in restored.notes)
+    assert any("replace those of the commit" in note and "exp.py, pack/__init__.py" in note for note in restored.notes)
+    assert any("are missing in the commit" in note and "new.py" in note for note in restored.notes)
 
 
 def test_changes_that_cannot_be_applied_are_told(lab, record, tmp_path):

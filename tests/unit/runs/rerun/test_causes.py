@@ -4,7 +4,8 @@ import io
 
 import pytest
 
-from runs.rerun.unwatched import hash_order_sources
+from runs.rerun.causes import hash_order_sources
+from runs.rerun.record import Record
 from runs.stores.content import Content
 
 
@@ -15,7 +16,7 @@ class Recorded:
         self.sources = sources
 
     def __getitem__(self, name):
-        return {"mainfile": "train.py"}
+        return "train.py"
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ class Recorded:
 )
 def test_sources_that_may_depend_on_hashes_are_found(text, expected):
     sources = {name: Content(name, lambda: io.BytesIO(text.encode())) for name in ("train.py", "runs/part.py")}
-    assert hash_order_sources(Recorded(sources)) == (["train.py"] if expected else [])
+    assert hash_order_sources(Record(Recorded(sources))) == (["train.py"] if expected else [])

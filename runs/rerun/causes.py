@@ -1,0 +1,135 @@
+"""Causes of a different result: sources, environment, and state that no record holds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from observers.record.regular_file import read_regular
+from runs.comparison.difference import diff
+from runs.errors import StoreError
+from runs.query.texts import list_text
+from runs.rerun.environment import Differing, parsed_sources
+from runs.rerun.planning import Plan
+from runs.rerun.record import Record
+from runs.rerun.verdict import DIVERGED, IDENTICAL, Verdict
+from runs.stores.content import Content
+
+__all__ = ["cause_notes", "changed_sources", "hash_order_sources"]
+
+# The lab's own packages, whose results do not depend on the order of sets.
+_LAB = ("configs/", "experiments/", "ingredients/", "observers/", "runs/")
+# Functions that turn a set into something without an order, or with a fixed one.
+_ORDERLESS = frozenset(("sorted", "len", "min", "max", "any", "all", "set", "frozenset"))
+
+
+def changed_sources(plan: Plan, new: Record) -> dict[str, str]:
+    """Return the unified diff of each source that differs between a run and its reproduction.
+
+    Args:
+        plan: The plan of the reproduction.
+        new: The record of the new run.
+
+    Returns:
+        Diffs by name; none if the two runs only imported different parts of the same code, which depends on how a run
+        is recorded.
+    """
+    old = plan.record
+    base = None if plan.restored is None else plan.restored.base
+
+    def is_other(name: str) -> bool:
+        if name in old.sources:
+            return name in new.sources
+        # Files that were restored from git belong to the record, imported or not.
+        return base is None or not _has_content(base / name, new.sources[name])
+
+    diffs = diff(old.run, new.run).sources
+    return diffs if any(is_other(name) for name in diffs) else {}
+
+
+def _has_content(path: Path, content: Content) -> bool:
+    try:
+        return read_regular(path) == content.read()
+    except (StoreError, OSError):
+        return False
+
+
+def cause_notes(
+    plan: Plan, verdict: Verdict, sources: Mapping[str, str], differences: tuple[Differing, ...]
+) -> Iterator[str]:
+    """Yield what may have caused a verdict, a sentence each.
+
+    Args:
+        plan: The plan of the reproduction.
+        verdict: The verdict on it.
+        sources: Sources that differ, by name.
+        differences: Differences of the environment that only the new run showed.
+    """
+    loud = list_text(entry.name for entry in (*plan.environment.loud, *differences))
+    if plan.restored is not None:
+        if sources:
+            yield f"the new run was not made of the recorded sources alone: {list_text(sources)} differ"
+        elif verdict.verdict == DIVERGED and not loud:
+            yield _unrecorded(plan.record)
+    elif verdict.verdict != IDENTICAL:
+        if sources and loud:
+            yield (
+                f"code ({list_text(sources)}) and environment ({loud}) both differ; to tell them apart, run the "
+                "recorded sources in today's environment, without --in-place"
+            )
+        elif sources:
+            yield f"the environment is the same: the difference comes from the code ({list_text(sources)})"
+        elif loud:
+            yield f"the sources are the same: the difference comes from the environment ({loud})"
+        else:
+            libraries = (
+                "libraries on PYTHONPATH or installed in editable form are not in the record, and may have changed; "
+            )
+            yield f"{libraries if plan.record.libraries is None else ''}{_unrecorded(plan.record)}"
+
+
+def _unrecorded(record: Record) -> str:
+    """Return what may have changed a result although nothing in the record differs."""
+    text = (
+        "nothing that is recorded differs; not recorded are the time, random generators without a seed, environment "
+        "variables that the sources do not name, files outside of its folders and those that other processes opened, "
+        "and the network"
+    )
+    hash_seed = record.part("determinism").get("PYTHONHASHSEED", "0")
+    files = hash_order_sources(record) if hash_seed in (None, "", "random") else []
+    if not files:
+        return text
+    return (
+        f"{text}; {list_text(files)} may depend on the order of a set or on hash(), which differ from process to "
+        f"process: PYTHONHASHSEED was not set for run {record.id}; set it before a run to reproduce: PYTHONHASHSEED=0 "
+        "python ..."
+    )
+
+
+def hash_order_sources(record: Record) -> list[str]:
+    """Return the recorded sources that call `hash` or depend on the order of a set, without the lab's own packages.
+
+    Args:
+        record: The record of the run.
+    """
+    return [
+        name
+        for name, tree in parsed_sources(record)
+        if (name == record.mainfile_text or not name.startswith(_LAB)) and any(_uses_hash_order(tree))
+    ]
+
+
+def _uses_hash_order(tree: ast.AST) -> Iterator[bool]:
+    """Yield for each expression of a tree whether it may depend on hashes."""
+    harmless: set[ast.AST] = set()
+    for node in ast.walk(tree):  # parents come before their children
+        if isinstance(node, ast.Compare) or (isinstance(node, ast.Call) and _name(node) in _ORDERLESS):
+            harmless.update(ast.iter_child_nodes(node))
+        called = _name(node) if isinstance(node, ast.Call) else ""
+        is_set = isinstance(node, ast.Set | ast.SetComp) or called in ("set", "frozenset")
+        yield (is_set and node not in harmless) or called == "hash"
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""

@@ -1,0 +1,116 @@
+"""The new run of a reproduction: where its process records it, and how it gets into the store of the old one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from types import TracebackType
+
+from observers.artifacts.store import ArtifactStore
+from observers.errors import ArtifactError
+from observers.record.schema import RUN
+from runs.errors import LaunchError, StoreError
+from runs.query.index.folders import read_json
+from runs.rerun.planning import Plan
+from runs.rerun.record import is_written_by
+from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
+from runs.stores.run import Run
+from runs.stores.store import Store
+from runs.transfer.copying import copy
+
+__all__ = ["NewRunPlace"]
+
+
+class NewRunPlace:
+    """Context manager around the process of a plan; open it before the process starts.
+
+    The process records into the store itself, or beside it into a staging folder, from which the run is copied. Where
+    the store cannot be written to, the run goes into a folder of runs of its own, which is open until the block ends.
+
+    Args:
+        plan: The plan.
+
+    Raises:
+        LaunchError: If an artifact version that the old run used is missing.
+        StoreError: If the store cannot be read.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._old, self._store = plan, plan.record.run, plan.record.store
+        with contextlib.ExitStack() as self._stack:
+            self._own = self._open_own() if plan.is_read_only else None
+            if plan.is_staged:
+                self._fetch_used_versions()
+            self._before = {run.id for run in self._store.find(columns=())}
+            self._stack = self._stack.pop_all()
+
+    def __enter__(self) -> NewRunPlace:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _open_own(self) -> Store:
+        return self._stack.enter_context(open_store(self._plan.own_store, create=True))
+
+    def _fetch_used_versions(self) -> None:
+        """Put the artifact versions that the old run used where the process looks for them."""
+        entries = self._old["artifacts_used"]
+        folder = self._plan.record_to
+        for entry in entries if isinstance(entries, list) else ():
+            try:
+                ArtifactStore(folder).take(self._old.fetch_version(entry, folder))
+            except (ArtifactError, StoreError) as error:
+                raise LaunchError(f"run {self._old.id} used an artifact that is not there: {error}") from error
+
+    def find(self, pid: int) -> tuple[Run | None, list[str]]:
+        """Find the run that the process recorded, and copy it into the store if it was staged.
+
+        Args:
+            pid: The process, which has ended.
+
+        Returns:
+            The run, None if there is none, and notes about where it is.
+        """
+        return self._find_staged(pid) if self._plan.is_staged else (self._find_recorded(pid), [])
+
+    def _find_recorded(self, pid: int) -> Run | None:
+        children = self._store.find([("parent", "==", self._old.uid)])
+        # Another reproduction of the same run, or a fork, may have begun beside this one.
+        own = [run for run in children if run.id not in self._before and (not run.lease or is_written_by(run, pid))]
+        return self._store.get(own[0].id) if own else None
+
+    def _find_staged(self, pid: int) -> tuple[Run | None, list[str]]:
+        old = self._old
+        with FolderStore(self._plan.record_to) as staging:
+            recorded = staging.find(sort="start_time")
+            if not recorded:
+                return None, []
+            # It may have started others, which are recorded beside it.
+            run = next((entry for entry in recorded if is_written_by(entry, pid)), recorded[0])
+            if old.uid and not run["parent"]:
+                _adopt(self._plan.record_to / run.id / RUN, old.uid)
+            # A run that its own observer recorded in the store is not copied there a second time.
+            for new in self._store.find():
+                is_stock = new.uid is None and new.name == old.name
+                if new.id not in self._before and (is_stock or (old.uid and new["parent"] == old.uid)):
+                    return new, []
+            return self._copy(staging.get(run.id))
+
+    def _copy(self, run: Run) -> tuple[Run, list[str]]:
+        if self._own is not None:
+            return copy(run, self._own).run, []
+        try:
+            return copy(run, self._store).run, []
+        except StoreError as error:
+            own = self._open_own()
+            return copy(run, own).run, [
+                f"the new run could not be put into {self._store.where} ({error}); it is in {own.where}"
+            ]
+
+
+def _adopt(path: Path, parent: str) -> None:
+    """Name the parent in a record that stock Sacred wrote."""
+    path.write_text(json.dumps({**(read_json(path) or {}), "parent": parent}, indent=2))
