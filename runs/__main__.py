@@ -65,7 +65,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
             Without any words all commands are there.
     """
     prog = "python -m runs" if Path(sys.argv[0]).stem in ("__main__", "-m") else "runs"
-    parser = Parser(prog=prog, description="Find, look at and look after past runs.")
+    parser = Parser(prog=prog, description="List, inspect, compare and manage past runs.")
     add_store(parser, default=None)
     parser.set_defaults(command=None, error_code=1)
     listed = Parser(add_help=False)  # one for all that are only listed: to make it takes longer than to parse

@@ -1,4 +1,4 @@
-"""What the page that compares runs shows, as its URL says it."""
+"""State of the page that compares runs, as its URL encodes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABS = ("curves", "config", "sources", "media", "statistics")
 
 @dataclasses.dataclass(frozen=True)
 class CompareView:
-    """Which runs are compared, and how; a page of it is a URL that others can open.
+    """Selection of runs and of their comparison; a page of it is a URL that others can open.
 
     Attributes:
         run: Ids or uids; if there are none, `where` chooses.
@@ -101,7 +101,7 @@ class CompareView:
 
     @property
     def fields_by(self) -> tuple[str, ...]:
-        """The fields that make groups."""
+        """The fields that define groups."""
         return _names(self.by)
 
     @property

@@ -40,5 +40,5 @@ class YieldingProtocol(H11Protocol):
 
     @property
     def _is_asked(self) -> bool:
-        """Whether a whole request came that is not answered yet."""
+        """True if a whole request has arrived and is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body

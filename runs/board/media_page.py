@@ -1,4 +1,4 @@
-"""What a run logged beside numbers: series of images, histograms, tables and so on, a step at a time."""
+"""Media of a run: series of images, histograms, tables and so on, a step at a time."""
 
 from __future__ import annotations
 

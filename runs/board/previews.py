@@ -28,7 +28,7 @@ _MAX_DIGESTED = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """How a file is shown.
+    """Preview of a file.
 
     Attributes:
         how: image, audio, video, frame, table, text, or nothing for a file that only can be downloaded.

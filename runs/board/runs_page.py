@@ -209,7 +209,7 @@ def _note(visit: Visit) -> Response:
     for run in _chosen(visit):
         try:
             if seen and seen != version_of(run.note):
-                raise ChangedError("the note was changed meanwhile to what stands below; put both together, and save")
+                raise ChangedError("the note has changed to the text below; combine both, and save")
             visit.store.write_note(run, text, was=run.note if seen else None)
         except ChangedError as error:
             now = visit.store.get(run.id).note

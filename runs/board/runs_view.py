@@ -1,4 +1,4 @@
-"""What the page of runs shows, as its URL says it."""
+"""State of the page of runs, as its URL encodes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CONDITION = re.compile(r"[=<>~]|\s(not\s+)?in\s*[\[(]", re.I)
 
 @dataclasses.dataclass(frozen=True)
 class RunsView:
-    """Which runs, in what order, with what columns: a URL that others can open.
+    """Runs to show, their order and columns: a URL that others can open.
 
     Attributes:
         where: Conditions, as `runs ls --where` takes them.

@@ -1,4 +1,4 @@
-"""What every request must pass, and what every answer says: hosts, token, origin, read-only, headers.
+"""Checks of every request, and headers of every answer: hosts, token, origin, read-only.
 
 The pages show what runs wrote, and that is untrusted: names, output, HTML. They are served so that no script runs but
 the board's own files. A page of another site that the same browser shows can neither read the board, nor write through
@@ -59,7 +59,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """Who may do what.
+    """Permissions of requests.
 
     Attributes:
         host: The address that is listened on.
@@ -95,9 +95,9 @@ def check_address(host: str, token: str | None) -> None:
         StoreError: If it is so.
     """
     if token is not None and len(token) < _MIN_TOKEN:
-        raise StoreError(f"the token has {len(token)} characters, expected at least {_MIN_TOKEN}; --token makes one up")
+        raise StoreError(f"the token has {len(token)} characters, expected at least {_MIN_TOKEN}; --token creates one")
     if token is None and not is_loopback(host):
-        raise StoreError(f"on {host}, others could read and change the runs; add --token, or leave --host away")
+        raise StoreError(f"on {host}, others could read and change the runs; add --token, or drop --host")
 
 
 def sandboxed(response: Response) -> Response:
@@ -166,7 +166,7 @@ class Guard:
         if scope["method"] in ("GET", "HEAD"):
             return None
         if not self._is_own_page(headers):
-            return _refuse("what writes must come from the board's own pages", 403)
+            return _refuse("write requests must come from the board's own pages", 403)
         if self._policy.is_read_only and scope["path"] != _LOGIN:
             return _refuse("the board was started with --read-only", 403)
         return None

@@ -33,7 +33,7 @@ _PATIENCE_S, _RELOAD_S = 1.0, "1"
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """What all requests share.
+    """State that all requests share.
 
     Attributes:
         pool: The store.

@@ -13,20 +13,22 @@ from runs.commands.terminal.arguments import port, where_of
 __all__ = ["add_arguments", "main"]
 
 _TOKEN = "SACRISTAN_BOARD_TOKEN"
-_EPILOG = f"""The board is served to this machine alone. On any other --host it wants a token, which browsers must show;
---token by itself makes one up, and ${_TOKEN} gives one without showing it to other users of the machine."""
+_EPILOG = f"""Only this machine can reach the board. Any other --host needs a token, which browsers must present;
+--token without a value makes a random one, and ${_TOKEN} sets one without showing it to other users of the machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=port, default=8765, help="its port; 0 takes a free one (8765)")
+    parser.add_argument("--port", type=port, default=8765, help="port; 0 takes a free one (8765)")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-    parser.add_argument("--read-only", action="store_true", help="refuse tags, notes and deletion")
-    parser.add_argument("--token", nargs="?", const="", help="what browsers must show; by itself, one is made up")
+    parser.add_argument("--read-only", action="store_true", help="reject tags, notes and deletion")
+    parser.add_argument(
+        "--token", nargs="?", const="", help="token that browsers must present; without a value, a random one"
+    )
     parser.add_argument("--certificate", type=Path, metavar="FILE", help="serve over TLS, with this PEM certificate")
-    parser.add_argument("--key", type=Path, metavar="FILE", help="the key of the certificate, unless it is in there")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="private key, unless the certificate file contains it")
 
 
 def main(arguments: argparse.Namespace) -> int:

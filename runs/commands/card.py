@@ -14,8 +14,8 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_run(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to; to stdout without it")
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="output file; stdout without it")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:

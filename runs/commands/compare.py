@@ -17,26 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
-Between groups: the paired t-test where both share at least two values of --over, and at least half of theirs; else
-Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for few values. p is Holm's for all pairs. Only runs
-that completed count; excluded runs are named. docs/comparing.md cites each method."""
+Between groups: the paired t-test if both share at least two values of --over, and at least half of theirs; else
+Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for small samples. p is Holm's for all pairs. Only
+completed runs count; excluded runs are named. docs/comparing.md cites each method."""
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
-_OVER_HELP = "field that settings were repeated over, such as seed; runs that share it count once; without, each counts"
-_MODE_HELP = "what is better; auto: as the runs record it (auto)"
+_OVER_HELP = "field that varies within a group, such as seed; runs with the same value count once"
+_MODE_HELP = "better direction; auto: as the runs record it (auto)"
 _MAX_EXCLUDED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    parser.add_argument("--by", action="append", required=True, metavar="FIELD,...", help="fields that make the groups")
+    parser.add_argument(
+        "--by", action="append", required=True, metavar="FIELD,...", help="fields that define the groups"
+    )
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
     parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
     add_conditions(parser)
     add_direction(parser, _MODE_HELP)
-    parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="take this test (auto)")
+    parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="use this test (auto)")
     parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the intervals (0.95)")
-    parser.add_argument("--any-status", action="store_true", help="count runs too that did not complete")
+    parser.add_argument("--any-status", action="store_true", help="also count runs that did not complete")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--latex", action="store_true", help="print a table for LaTeX, with the rules of booktabs")
     add_json(formats)

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _SECTIONS = ("command", "config", "git", "packages", "outcome", "metrics")
-_EPILOG = """The exit code is 0 if a difference was looked for and found or not; with --exit-code it is 0 if the runs
-are the same, 1 if they differ, and 2 after an error. Times, hosts and metrics named system/... are not compared."""
+_EPILOG = """The exit code is 0, whether the runs differ or not; with --exit-code it is 0 if they are the same, 1 if
+they differ, and 2 after an error. Times, hosts and metrics named system/... are not compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    add_run(parser, "a", "id, uid, the beginning of a uid, or latest")
-    add_run(parser, "b", "the other one")
-    parser.add_argument("--log", action="store_true", help="compare what they wrote to their terminals, too")
+    add_run(parser, "a", "id, uid, beginning of a uid, or latest")
+    add_run(parser, "b", "the other run")
+    parser.add_argument("--log", action="store_true", help="also compare their output")
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if they differ")
     add_json(parser)
 

@@ -29,15 +29,15 @@ _FORMATS = ("zip", "csv", "json", "parquet")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser, "*")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to; tables go to stdout without it")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="output file; tables go to stdout without it")
     help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"
     parser.add_argument("--format", choices=_FORMATS, help=help)
     add_selection(parser)
-    parser.add_argument("--limit", type=bound, default=0, metavar="N", help="how many at most, 0 for all (0)")
+    parser.add_argument("--limit", type=bound, default=0, metavar="N", help="maximum number of runs, 0 for all (0)")
     parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
     help = "a table of the points of these metrics, or of all"
     parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     if output is None and format in ("zip", "parquet"):
         raise RunsError(f"export: got no file, expected -o FILE.{format}")
     if format == "zip" and (arguments.metrics is not None or arguments.columns):
-        raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; say --format csv")
+        raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     if output is not None:
         check_output(output, overwrite=arguments.force, how="--force")
     with open_given(arguments) as store:
@@ -69,7 +69,7 @@ def _chosen(arguments: argparse.Namespace, store: Store, format: str, columns: S
         return [store.get(key) for key in arguments.runs]
     found = find_chosen(store, arguments, columns or (), limit_in(arguments))
     if not found:
-        raise RunsError("export: no run meets the conditions")
+        raise RunsError("export: no run matches the conditions")
     if format == "zip" and not (has_conditions(arguments) or arguments.limit):
         raise RunsError("export: got no run, expected ids, or conditions such as --where 'lr<1e-3', or --limit")
     return found

@@ -10,8 +10,8 @@ from runs.commands.terminal.launching import begin
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """Behind `with` come settings and recipes, as on the experiment's own command line; options for the
-experiment go behind --."""
+_EPILOG = """Give settings and recipes after `with`, as on the experiment's own command line, and options for the
+experiment after --."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -22,10 +22,10 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
     add_run(parser)
-    parser.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt; else the newest")
-    help = "leave away an option that the run was started with, such as --without tensorboard; again for others"
+    parser.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt (the newest)")
+    help = "drop an option that the run was started with, such as tensorboard; may be repeated"
     parser.add_argument("--without", action="append", default=[], metavar="OPTION", help=help)
-    parser.add_argument("--dry", action="store_true", help="only check the settings, and show what would be done")
+    parser.add_argument("--dry", action="store_true", help="check the settings, show the plan, and do nothing")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ __all__ = ["add_arguments", "main"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="an archive that export made")
-    help = "how much it may unpack to (a hundred times its length, at least 1 GB)"
+    parser.add_argument("file", type=Path, metavar="FILE", help="archive written by export")
+    help = "limit of the unpacked size (a hundred times the archive's size, at least 1 GB)"
     parser.add_argument(
         "--max-bytes", type=number(int, lambda value: value > 0, "a whole number above 0"), metavar="N", help=help
     )

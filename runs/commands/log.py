@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _POLL_S = 0.5
-_EPILOG = """To a terminal goes what is harmless: text, colours, and the returns of progress bars. To a file or a pipe
-goes the output byte for byte."""
+_EPILOG = """A terminal gets text, colours and the returns of progress bars, and no other escape sequences. A file or
+a pipe gets the output byte for byte."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser)
-    help = "print the output of another process of a run of several, by its number; 0 is that of the run"
+    help = "print the output of this rank; 0 is the run's own output"
     parser.add_argument("--rank", type=int, default=0, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--follow", action="store_true", help="print output as it comes, until the run ends or Ctrl-C")
+    group.add_argument("--follow", action="store_true", help="print output as it arrives, until the run ends or Ctrl-C")
     add_json(group)
 
 

@@ -34,8 +34,8 @@ _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
 # Of more runs than these the settings that differ are not looked for.
 _MAX_COMPARED = 200
 _ON_A_SCREEN = 50
-_EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
-(optimizer.lr, val/loss.min, host); a condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
+_EPILOG = """Name fields as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
+(optimizer.lr, val/loss.min, host). A condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
-    help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
+    help = f"maximum number of runs, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--limit", type=bound, metavar="N", help=help)
-    help = "list runs that were refused before they trained anything, too; conditions find them as well"
+    help = "also list runs that were rejected before training; conditions find them anyway"
     parser.add_argument("--refused", action="store_true", help=help)
-    parser.add_argument(
-        "--follow", action="store_true", help="then print each run that is new or changes, until Ctrl-C"
-    )
+    parser.add_argument("--follow", action="store_true", help="then print each new or changed run, until Ctrl-C")
     add_json(parser)
 
 
@@ -125,7 +123,7 @@ def _print_table(
     found, problems = read_rows(shown, columns)
     broken |= {id: why for id, why in problems.items() if id not in broken}
     if not found and (is_filtered or not broken):
-        print_text("no run meets the conditions" if is_filtered else f"there is no run in {store.where} yet")
+        print_text("no run matches the conditions" if is_filtered else f"there is no run in {store.where} yet")
     if found:
         names = _filled_columns(found, columns) if are_usual else list(columns)
         rows = [[row[name] for name in names] for _, row in found]
@@ -135,7 +133,7 @@ def _print_table(
         _note_broken({id: why for id, why in broken.items() if id not in ids})
         broken = {id: why for id, why in broken.items() if id in ids}
     if broken:
-        print_text("cannot be read, or not as a whole:", "red")
+        print_text("cannot be read completely:", "red")
         print_table([Column(is_kept=True), Column()], [[Cell(id), Cell(why)] for id, why in broken.items()], indent=2)
 
 
@@ -193,7 +191,7 @@ def _cell(name: str, value: Any) -> Cell:
 def _note_broken(broken: dict[str, str]) -> None:
     if broken:
         what = count_text(len(broken), "run")
-        print_to_stderr(f"note: {what} cannot be read as a whole; ls without conditions says why")
+        print_to_stderr(f"note: {what} cannot be read completely; ls without conditions says why")
 
 
 # ---------------------------------------------------------------------- following
@@ -214,7 +212,7 @@ def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str],
         for run, values in shown:
             print_json(_document(run, values, run.problem), in_one_line=True)
     elif not shown:
-        print_text("no run meets the conditions yet" if conditions else f"there is no run in {store.where} yet")
+        print_text("no run matches the conditions yet" if conditions else f"there is no run in {store.where} yet")
         sys.stdout.flush()
     else:
         cells = [_cells(run, columns, row) for (run, _), row in zip(shown, rows, strict=True)]

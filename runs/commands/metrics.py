@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_run(parser)
     add_metrics(parser, "metrics whose points to show")
-    help = f"at most N points, those of the extremes among them, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
+    help = f"at most N points, including the extremes, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--points", type=_POINTS, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """Without --output the plot goes to the terminal. With --by every group is drawn as its mean, with Student's
-interval at each point. docs/comparing.md says how curves of different steps are put together."""
+_EPILOG = """Without --output the plot goes to the terminal. With --by each group is drawn as its mean, with
+Student's interval at each point. docs/comparing.md explains how curves with different steps are combined."""
 _LIMIT, _LEGEND_LINES = 20, 6
 
 
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
     parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")
     add_selection(parser)
-    help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
+    help = f"maximum number of runs besides named ones, 0 for all ({_LIMIT}; with --by all)"
     parser.add_argument("--limit", type=bound, metavar="N", help=help)
-    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="draw means of such groups")
-    help = "with --by: runs of a group that share it count once"
+    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="draw the mean of each group")
+    help = "with --by: runs of a group with the same value count once"
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
     help = "around means: interval of the mean, range of the runs, or none (interval)"
     parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "horizontal axis: step, epoch, time (seconds since the start) or wall (date and time, UTC) (step)"
     parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help=help)
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
-    parser.add_argument("--title", default="", help="above the picture")
+    parser.add_argument("--title", default="", help="title of the picture")
     help = "write a picture: .png, .svg or .pdf (extra plot)"
     outputs = parser.add_mutually_exclusive_group()
     outputs.add_argument("-o", "--output", type=Path, metavar="FILE", help=help)
     add_json(outputs)
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:

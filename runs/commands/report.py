@@ -12,8 +12,8 @@ from runs.errors import RunsError
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """The file needs nothing but a browser: no script, no request to anywhere. With --by, curves are means of the
-groups; with --compare, they are compared as `runs compare` does."""
+_EPILOG = """The file needs only a browser: it has no script and loads nothing. With --by, curves are means of the
+groups; with --compare, the groups are compared as by `runs compare`."""
 _LIMIT = 20
 
 
@@ -22,24 +22,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="where to, such as report.html"
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="output file, such as report.html"
     )
-    parser.add_argument("--title", default="Runs", help="above the report")
+    parser.add_argument("--title", default="Runs", help="title of the report")
     parser.add_argument("--metric", action="append", default=[], metavar="NAME", help="draw these (all, 12 at most)")
     add_selection(parser)
-    help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
+    help = f"maximum number of runs besides named ones, 0 for all ({_LIMIT}; with --by all)"
     parser.add_argument("--limit", type=bound, metavar="N", help=help)
-    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="fields that make groups")
-    help = "with --by: runs of a group that share it count once"
+    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="fields that define groups")
+    help = "with --by: runs of a group with the same value count once"
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
     help = "with --by: field to compare the groups by, such as val/accuracy.max"
     parser.add_argument("--compare", metavar="FIELD", help=help)
-    add_direction(parser, "with --compare: what is better; auto: as the runs record it (auto)")
+    add_direction(parser, "with --compare: better direction; auto: as the runs record it (auto)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
     parser.add_argument("--smoothing", type=smoothing, default=0.0, metavar="W", help=help)
     parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help="horizontal axis (step)")
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
-    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     output, by = arguments.output, names_in(*arguments.by)
     check_output(output, overwrite=arguments.force, how="--force")
     if arguments.compare and not by:
-        raise RunsError("--compare: expected --by too, the fields that make the groups to compare")
+        raise RunsError("--compare: expected --by too, the fields that define the groups to compare")
     with open_given(arguments) as store:
         found, note = find_named_or_chosen(store, arguments, ("status",), 0 if by else _LIMIT)
         write_report(

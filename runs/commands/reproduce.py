@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if it could not be run. Times,
-output and metrics named system/... are not compared. Give a URL whose password was not recorded at the end: with
-SETTING=URL."""
+_EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if the run could not be
+started. Times, output and metrics named system/... are not compared. Give a URL whose password was not recorded at
+the end: with SETTING=URL."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -38,8 +38,8 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.rest_begins = ("with",)
     add_run(parser)
-    parser.add_argument("--in-place", action="store_true", help="run today's sources instead of the recorded ones")
-    parser.add_argument("--dry", action="store_true", help="only show what would be done")
+    parser.add_argument("--in-place", action="store_true", help="use today's sources instead of the recorded ones")
+    parser.add_argument("--dry", action="store_true", help="show the plan, and do nothing")
     help = "only write the recorded packages to FOLDER/requirements.txt, and print how to build that environment"
     parser.add_argument("--env", nargs="?", const="", metavar="FOLDER", help=help)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="restore into this empty folder, and keep it")
@@ -47,7 +47,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--rtol", type=_bound, default=1e-3, metavar="R", help=help)
     help = "absolute tolerance, added to the relative one (default: 0)"
     parser.add_argument("--atol", type=_bound, default=0.0, metavar="A", help=help)
-    help = "relative tolerance of one metric, or of `result`; inf excludes it; may be repeated"
+    help = "relative tolerance of one metric, or of `result`; inf ignores it; may be repeated"
     parser.add_argument("--tolerance", type=_tolerance, action="append", default=[], metavar="METRIC=R", help=help)
     add_json(parser)
 
@@ -56,7 +56,7 @@ def _bound(text: str) -> float:
     with contextlib.suppress(ValueError):
         if (number := float(text)) >= 0:
             return number
-    raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 0 on, such as 1e-3")
+    raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of at least 0, such as 1e-3")
 
 
 def _tolerance(text: str) -> tuple[str, float]:
@@ -121,7 +121,7 @@ def _print_plan(plan: Plan) -> None:
         "command": plan.launch.text,
         "folder": str(plan.launch.cwd),
         "environment": variables,
-        "record": f"{where}, by way of a temporary folder" if plan.is_staged else where,
+        "record": f"{where}, through a temporary folder" if plan.is_staged else where,
     }
     print_text(f"run {plan.record.id} would be reproduced", "bold")
     print_table([Column(is_kept=True)] * 2, [[Cell(name, "dim"), Cell(text)] for name, text in facts.items()], indent=2)

@@ -17,7 +17,7 @@ _TITLES = ("id", "name", "status", "discarded", "uid")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    help = "ids that they had, uids, or beginnings of uids; without any, the trash is listed"
+    help = "former ids, uids, or beginnings of uids; without any, list the trash"
     parser.add_argument("runs", nargs="*", metavar="RUN", help=help)
     add_json(parser)
 
@@ -30,14 +30,14 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in found])
             for key, run in () if arguments.json else found:
-                print_text(f"run {run.id} is back" if key == run.id else f"run {key} is back as run {run.id}")
+                print_text(f"run {run.id} is back" if key == run.id else f"run {key} was restored as run {run.id}")
             return 0
         there = store.trash()
         if arguments.json:
             rows = [{**vars(one), "at": utc(one.at.replace(tzinfo=None).isoformat())} for one in there]
             print_json(rows)
         elif not there:
-            print_text(f"there is nothing in the trash of {store.where}")
+            print_text(f"the trash is empty in {store.where}")
         else:
             cells = [
                 [

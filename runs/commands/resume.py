@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """The process becomes that of the experiment: its exit code is that of the run, and 75 where a signal
-ended it and its state is saved, so that a scheduler's requeue can resume it again. Options for the experiment, such as
--m URL, go behind --. A URL whose password was not recorded is given as a setting."""
+_EPILOG = """The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
+state is saved, so that a scheduler's requeue can resume it again. Give options for the experiment, such as -m URL,
+after --, and a URL whose password was not recorded as a setting."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -27,11 +27,9 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
     add_run(parser)
-    help = (
-        "first replay at least the last K recorded steps from an earlier state; resume only if they come out the same"
-    )
+    help = "first replay at least the last K recorded steps from an earlier state; resume only if they are the same"
     parser.add_argument("--verify", type=_steps, metavar="K", help=help)
-    parser.add_argument("--dry", action="store_true", help="only show what would be done")
+    parser.add_argument("--dry", action="store_true", help="show the plan, and do nothing")
 
 
 def _steps(text: str) -> int:

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where or --tag")
     add_conditions(parser)
-    parser.add_argument("--now", action="store_true", help="for good, with the files that no other run uses")
+    parser.add_argument("--now", action="store_true", help="delete at once, with the files that no other run uses")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json(parser)
 
@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
         chosen = _chosen(arguments, store)
         if not arguments.yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; say --yes where nobody can be asked")
+                raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; add --yes if nobody can be asked")
             if not _is_agreed(chosen, store.where, arguments.now):
                 print_text("nothing is removed")
                 return 1
@@ -55,7 +55,7 @@ def _chosen(arguments: argparse.Namespace, store: Store) -> list[Run]:
         return [store.get(key) for key in arguments.runs]
     found = find_chosen(store, arguments, ())
     if not found:
-        raise RunsError("rm: no run meets the conditions")
+        raise RunsError("rm: no run matches the conditions")
     return found
 
 

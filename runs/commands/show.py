@@ -26,7 +26,7 @@ _STATISTICS = ("count", "last", "min", "max")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_run(parser)
-    parser.add_argument("--config", action="store_true", help="show the settings at their defaults, too")
+    parser.add_argument("--config", action="store_true", help="also show settings at their defaults")
     add_json(parser)
 
 
@@ -166,7 +166,7 @@ def _session_changes(session: Mapping[str, Any]) -> str:
 
 def _status(run: Run) -> str:
     name = run["meta.interrupted_by"]
-    refused = " (refused before it came to anything)" if run[REFUSED] is True else ""
+    refused = " (rejected before training)" if run[REFUSED] is True else ""
     return f"{run.status} by {name}" if name else f"{run.status}{refused}"
 
 

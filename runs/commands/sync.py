@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_store_place(parser, "folder of runs")
-    parser.add_argument("--url", help="mongodb:// URL to use in place of the recorded one, such as one with a password")
+    parser.add_argument("--url", help="mongodb:// URL to use instead of the recorded one, such as one with a password")
     add_json(parser)
 
 

@@ -15,12 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_run(parser)
     parser.add_argument("words", nargs="+", metavar="WORD", help="letters, digits, - and _")
-    parser.add_argument("--remove", action="store_true", help="take them away")
+    parser.add_argument("--remove", action="store_true", help="remove these tags")
     add_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Attach the words, or take them away, and print all that there are then."""
+    """Attach the words, or remove these tags, and print all that there are then."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         words = arguments.words

@@ -10,10 +10,9 @@ from runs.commands.terminal.text import print_text, print_to_stderr
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """Starts runs that were queued (python exp.py -q with ...), each in its own record. Any number of workers
-share a queue, on all machines that see the store. Options for the experiments, such as -m URL with the
-password that is never recorded, go behind --, and URLs of the config that were recorded without their
-passwords behind with."""
+_EPILOG = """Starts queued runs (python exp.py -q with ...), each in its own record. Any number of workers share a
+queue, on all machines that can reach the store. Give options for the experiments after --, such as -m URL with the
+password, and URLs of the config that were recorded without their passwords after with."""
 
 
 def add_arguments(parser: Parser) -> None:
@@ -23,7 +22,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
-    help = "how many runs at a time (1); they share CPU threads and GPUs"
+    help = "number of concurrent runs (1); they share CPU threads and GPUs"
     parser.add_argument(
         "--workers",
         type=number(int, lambda value: value > 0, "a whole number, at least 1"),
@@ -31,19 +30,21 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help=help,
     )
-    parser.add_argument("--until-empty", action="store_true", help="end when no run waits, and all have ended")
-    help = "how often a run is resumed that was cut off, but by Ctrl-C (3)"
+    parser.add_argument(
+        "--until-empty", action="store_true", help="end when the queue is empty and all runs have ended"
+    )
+    help = "how often an interrupted run is resumed, except after Ctrl-C (3)"
     parser.add_argument(
         "--retries",
-        type=number(int, lambda value: value >= 0, "a whole number from 0 on"),
+        type=number(int, lambda value: value >= 0, "a whole number of at least 0"),
         default=3,
         metavar="N",
         help=help,
     )
-    parser.add_argument("--any-sources", action="store_true", help="start runs whose sources have changed since, too")
-    help = "start this run, too, which was queued elsewhere and copied or imported; it brings its own code"
+    parser.add_argument("--any-sources", action="store_true", help="also start runs whose sources have changed")
+    help = "also start this run, which was queued elsewhere and copied or imported; it brings its own code"
     parser.add_argument("--held", action="append", default=[], metavar="ID", help=help)
-    help = "folder for runs of a database that have none on this machine (my_runs)"
+    help = "folder for runs of a database without a folder on this machine (my_runs)"
     parser.add_argument("--record-to", type=Path, default=Path("my_runs"), metavar="FOLDER", help=help)
 
 

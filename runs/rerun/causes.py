@@ -92,7 +92,7 @@ def cause_notes(
 def _unrecorded(record: Record) -> str:
     """Return what may have changed a result although nothing in the record differs."""
     text = (
-        "nothing that is recorded differs; not recorded are the time, random generators without a seed, environment "
+        "nothing recorded differs; a record does not include the time, random generators without a seed, environment "
         "variables that the sources do not name, files outside of its folders and those that other processes opened, "
         "and the network"
     )

@@ -319,11 +319,12 @@ def _media_notes(old: Run, new: Run, *, is_cut_off: bool) -> list[str]:
     notes = []
     if differing:
         notes.append(
-            f"{len(differing)} of {len(before)} images, tables and so on differ, which does not count: "
+            f"{len(differing)} of {len(before)} images, tables and so on differ, which does not affect the verdict: "
             f"{list_text(differing)}"
         )
     if len(before) != len(after):
-        notes.append(f"{len(before)} images, tables and so on were recorded, now {len(after)}, which does not count")
+        counts = f"{len(before)} images, tables and so on were recorded, now {len(after)}"
+        notes.append(f"{counts}, which does not affect the verdict")
     return notes
 
 

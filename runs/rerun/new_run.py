@@ -63,7 +63,7 @@ class NewRunPlace:
             try:
                 ArtifactStore(folder).take(self._old.fetch_version(entry, folder))
             except (ArtifactError, StoreError) as error:
-                raise LaunchError(f"run {self._old.id} used an artifact that is not there: {error}") from error
+                raise LaunchError(f"run {self._old.id} used an artifact that does not exist: {error}") from error
 
     def find(self, pid: int) -> tuple[Run | None, list[str]]:
         """Find the run that the process recorded, and copy it into the store if it was staged.

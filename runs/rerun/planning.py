@@ -174,7 +174,7 @@ def _check_ended(record: Record) -> None:
             f"run {run.id} is {run.status.lower()} and was never started: there is nothing to compare with"
         )
     if not run.is_whole:
-        raise LaunchError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
+        raise LaunchError(f"run {run.id} is incomplete: its status is {run.status}; repeat the interrupted command")
 
 
 @contextlib.contextmanager
@@ -206,8 +206,8 @@ def _start(record: Record) -> tuple[str | None, list[str]]:
     if kept is not None:
         return str(kept.absolute()), []
     if not ((record.cwd or Path()) / setting).is_file():
-        raise LaunchError(f"run {record.id} started from the state {setting}, which is not there; put it back")
-    return setting, [f"the run started from {setting}; whether that file has changed since is unknown"]
+        raise LaunchError(f"run {record.id} started from the state {setting}, which does not exist; restore it")
+    return setting, [f"it is unknown whether {setting}, which the run started from, is still what it was"]
 
 
 def _script_of_today(record: Record) -> Path:
@@ -252,11 +252,11 @@ def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[
         others = [path for path in paths if _sha256_of(path) != digest]
         changed |= dict.fromkeys(map(str, others), digest)
         if not paths:
-            notes.append(f"{content.name!r}, which the run read, is not there")
+            notes.append(f"{content.name!r}, which the run read, does not exist")
         elif len(others) == len(paths):
             raise LaunchError(
                 f"{content.name!r}, which the run read, has another content now than the recorded one (sha256 "
-                f"{digest[:12]}); put back what it was"
+                f"{digest[:12]}); restore it"
             )
         elif others:
             same = next(path for path in paths if path not in others)

@@ -117,7 +117,7 @@ class Record:
         script = None if self.base is None else self.base / self.mainfile
         if script is None or not script.is_file():
             raise LaunchError(
-                f"run {self.id} was made by {script or self.mainfile}, which is not there; name the script"
+                f"run {self.id} was made by {script or self.mainfile}, which does not exist; name the script"
             )
         return script
 

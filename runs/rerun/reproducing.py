@@ -103,12 +103,12 @@ def _check_comparable(old: Record, new: Record, code: int) -> None:
     for content in old.resources:
         if content.name in read and _differ(content, read[content.name]):
             raise LaunchError(
-                f"run {new.id} read another {content.name!r} than run {old.id}: it has changed; put back what it was"
+                f"run {new.id} read another {content.name!r} than run {old.id}: it has changed; restore it"
             )
     if old.fingerprint and new.fingerprint and old.fingerprint != new.fingerprint:
         raise LaunchError(
             f"run {new.id} was trained on other data than run {old.id}: the fingerprint is {new.fingerprint[:12]}, "
-            f"recorded {old.fingerprint[:12]}; put back what was there"
+            f"recorded {old.fingerprint[:12]}; restore the original data"
         )
 
 

@@ -68,7 +68,7 @@ def restore(record: Record, folder: Path) -> Restored:
     notes: list[str] = []
     if record.changed_between_sessions:
         names = list_text(record.changed_between_sessions)
-        notes.append(f"its sessions were made of different sources ({names}); those of the last one are taken")
+        notes.append(f"its sessions were made of different sources ({names}); those of the last one are used")
     repository = find_repository(record)
     base = folder
     if repository is not None:

@@ -311,7 +311,7 @@ def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(la
     shutil.rmtree(fork / "checkpoints" / "start")
     done = lab.runs("reproduce", fork.name)
     assert done.returncode == 2
-    assert f"run {fork.name} started from the state {state}, which is not there; put it back\n" in done.stderr
+    assert f"run {fork.name} started from the state {state}, which does not exist; restore it\n" in done.stderr
 
 
 def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):

@@ -157,7 +157,7 @@ def test_tables_hold_what_runs_do(origin, tmp_path, runs):
     assert [row["id"] for row in newest] == [
         row["id"] for row in json.loads(runs("ls", "--store", origin, "--json"))[:2]
     ]
-    assert "no run meets" in runs("--store", origin, "export", "--where", "lr>7", "-o", tmp_path / "n.csv", code=1)
+    assert "no run matches" in runs("--store", origin, "export", "--where", "lr>7", "-o", tmp_path / "n.csv", code=1)
     assert not (tmp_path / "n.csv").exists()
 
 

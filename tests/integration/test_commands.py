@@ -417,7 +417,7 @@ def test_unreadable_runs_are_listed_with_the_reason(where, runs, tmp_path, mongo
         reason = "run.json is no JSON"
     try:
         lines = runs("ls").splitlines()
-        place = lines.index("cannot be read, or not as a whole:")
+        place = lines.index("cannot be read completely:")
         assert lines[place + 1].startswith(f"  2  {reason}")
         assert any(line.startswith("1 ") for line in lines[:place])
         [row] = [row for row in json.loads(runs("ls", "--json")) if row["id"] == "2"]

@@ -78,7 +78,7 @@ def test_damaged_run_hides_no_other(tmp_path, capsys, caplog, damage):
                 "3": False,
             }
         elif words[:3] == ("export", "--format", "csv") and name == "config.json" and len(words) == 3:
-            assert f"note: 1 run cannot be read as a whole: run 2 ({name}" in err
+            assert f"note: 1 run cannot be read completely: run 2 ({name}" in err
             assert len(out.splitlines()) == 4
     with open_store(where) as store:
         whole = {"1", "3"} | ({"2"} if name != "run.json" else set())

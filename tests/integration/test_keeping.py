@@ -243,7 +243,7 @@ def test_rm_of_fresh_files_leaves_them_to_gc(lab, runs):
 
 
 def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
-    assert "say --yes where nobody can be asked" in runs("rm", "1", code=1)
+    assert "add --yes if nobody can be asked" in runs("rm", "1", code=1)
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "runs", "--store", lab.where, "rm", "1"]
@@ -266,7 +266,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     lab.store.tag(lab.store.get("2"), ["kept"])
     before = [same(lab.store, id) for id in ("1", "2", "3")]
     uid = lab.store.get("2").uid
-    assert "to bring back: python -m runs restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
+    assert "to restore: python -m runs restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
     assert [run.id for run in lab.store.find()] == ["1"]
     assert [run.id for run in lab.store.find(sort="train/loss.min", columns=["status"])] == ["1"]
     assert "there is no run '2'" in runs("show", "2", code=1)
@@ -281,7 +281,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     if lab.kind != "sacred-mongo":  # which notes resources, and does not store them
         assert any(content.read() for content in lab.store.get("3").resources.values())
     assert lab.store.get("2").tags == ["kept"]
-    assert runs("restore") == f"there is nothing in the trash of {lab.where}\n"
+    assert runs("restore") == f"the trash is empty in {lab.where}\n"
     assert "'2' is not in the trash" in runs("restore", "2", code=1)
 
 
@@ -381,7 +381,7 @@ def test_run_whose_id_is_that_of_another_one_by_now_is_not_removed(tmp_path):
 def test_rm_refuses_what_names_no_runs(lab, runs):
     assert "rm: got no run, expected ids" in runs("rm", "--yes", code=1)
     assert "rm: got runs and conditions, expected ids" in runs("rm", "1", "--where", "lr=1", "--yes", code=1)
-    assert "rm: no run meets the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
+    assert "rm: no run matches the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
     assert len(lab.store.find()) == 3
 
 

@@ -60,7 +60,7 @@ def test_refused_run_is_listed_when_asked_for(tmp_path, monkeypatch, capsys, cas
         assert main(["ls", *chosen]) == 0
         assert "FAILED" in capsys.readouterr().out, chosen
     main(["show", "1"])
-    assert "FAILED (refused before it came to anything)" in capsys.readouterr().out
+    assert "FAILED (rejected before training)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["files", "mongo"])

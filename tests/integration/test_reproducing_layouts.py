@@ -146,7 +146,7 @@ def test_cause_that_no_record_holds_is_not_laid_on_the_hash_seed(lab, value, is_
     for words in ((), ("--in-place",)):
         code, out, err = lab.reproduce("--rtol", "0", *words)
         assert (code, out.splitlines()[0].partition(":")[0]) == (1, "DIVERGED"), err
-        assert "nothing that is recorded differs; not recorded are the time, random generators without a seed" in out
+        assert "nothing recorded differs; a record does not include the time, random generators without a seed" in out
         assert "are the same" not in out
         assert ("train.py may depend on the order of a set or on hash()" in out) is is_of_hashes
         assert ("PYTHONHASHSEED was not set for run 1" in out) is is_of_hashes

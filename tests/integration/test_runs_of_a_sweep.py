@@ -54,7 +54,7 @@ def runs(request, recorded, capsys):
 def test_sweep_chooses_its_trials(runs):
     assert [run["id"] for run in json.loads(runs("ls", "--sweep", "first", "--json").out)] == ["3", "2", "1"]
     assert [run["id"] for run in json.loads(runs("ls", "--sweep", "12", "--json").out)] == ["4"]
-    assert runs("ls", "--sweep", "none").out == "no run meets the conditions\n"
+    assert runs("ls", "--sweep", "none").out == "no run matches the conditions\n"
     assert [run["id"] for run in json.loads(runs("export", "--sweep", "12", "--format", "json").out)] == ["4"]
 
 
@@ -65,7 +65,7 @@ def test_sweep_among_runs_of_none_is_no_misspelt_field(tmp_path, capsys):
     ex.main(lambda: None)
     ex.run(options={"--capture": "sys"})
     assert main(["--store", str(tmp_path / "store"), "ls", "--sweep", "s"]) == 0
-    assert capsys.readouterr().out == "no run meets the conditions\n"
+    assert capsys.readouterr().out == "no run matches the conditions\n"
 
 
 def test_trials_are_listed_with_all_parameters_that_differ_and_no_others(runs):

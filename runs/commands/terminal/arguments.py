@@ -128,7 +128,7 @@ def number(kind: type[Number], is_right: Callable[[Number], bool], expected: str
 
 
 # How many at most.
-bound = number(int, lambda value: value >= 0, "a whole number from 0 on, 0 for all")
+bound = number(int, lambda value: value >= 0, "a whole number of at least 0, 0 for all")
 port = number(int, lambda value: 0 <= value < 2**16, "0 to 65535")
 # Of an interval.
 confidence = number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
@@ -161,7 +161,7 @@ def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
     """Add the argument for a run."""
-    help = help or "id, uid, the beginning of a uid, or latest"
+    help = help or "id, uid, beginning of a uid, or latest"
     _complete(parser.add_argument(name, metavar=name.upper(), help=help), _run_ids)
 
 
@@ -211,7 +211,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
     if "://" in where:
         from observers.record.redaction import redact
 
-        raise StoreError(f"got the store {redact(where)}, and this command wants a folder of runs")
+        raise StoreError(f"got the store {redact(where)}, but this command needs a folder of runs")
     return Path(where)
 
 

@@ -33,7 +33,7 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
     if removed.runs:
         runs = f"run{'s' if len(removed.runs) > 1 else ''} {list_text(removed.runs)}"
         if in_trash:
-            print_text(f"moved {runs} into the trash; to bring back: python -m runs restore {removed.runs[0]}")
+            print_text(f"moved {runs} into the trash; to restore: python -m runs restore {removed.runs[0]}")
         else:
             print_text(f"removed {runs}")
     if removed.num_contents or not removed.runs:
@@ -81,10 +81,10 @@ def print_written(output: Path, what: str, note: str = "", *, with_length: bool 
 
 
 def print_problems(problems: Mapping[str, str]) -> None:
-    """Print to stderr in one line which runs cannot be read as a whole, by their ids, and why."""
+    """Print to stderr in one line which runs cannot be read completely, by their ids, and why."""
     if problems:
         shown = list_text([f"run {id} ({why})" for id, why in problems.items()])
-        print_to_stderr(f"note: {count_text(len(problems), 'run')} cannot be read as a whole: {shown}")
+        print_to_stderr(f"note: {count_text(len(problems), 'run')} cannot be read completely: {shown}")
 
 
 def print_left_out(sentences: Sequence[str]) -> None:

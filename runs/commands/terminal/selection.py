@@ -26,7 +26,9 @@ __all__ = [
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Add `--where`, `--tag` and `--sweep`."""
-    help = "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 and seed=2 or lr=2'; all of several must hold"
+    help = (
+        "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 and seed=2 or lr=2'; a run must match all of them"
+    )
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
     parser.add_argument("--sweep", metavar="ID", help="only trials of this sweep")
@@ -43,7 +45,9 @@ def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
 def add_selection(parser: argparse.ArgumentParser) -> None:
     """Add `--where`, `--tag`, `--sweep` and `--sort`."""
     add_conditions(parser)
-    parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
+    parser.add_argument(
+        "--sort", default="-start", metavar="FIELD", help="sort by this field; -FIELD for descending order (-start)"
+    )
 
 
 def conditions_in(arguments: argparse.Namespace) -> list[Filter]:

@@ -529,7 +529,7 @@ def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, rec
     first.page.wait_for_selector("#note-state:text('note written')")
     third.page.wait_for_function("() => document.getElementById('note').value === 'of the first\\nin two lines'")
     second.page.click("#note-form button")
-    second.page.wait_for_selector("#note-state:has-text('changed meanwhile')")
+    second.page.wait_for_selector("#note-state:has-text('has changed')")
     assert second.page.locator("#note-theirs").inner_text() == "of the first\nin two lines"
     assert second.page.input_value("#note") == "of the second"
     with open_store(store) as runs:

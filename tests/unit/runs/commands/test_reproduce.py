@@ -8,11 +8,11 @@ from runs.__main__ import make_parser
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--rtol", "x"), "error: argument --rtol: got 'x', expected a number from 0 on, such as 1e-3; see"),
-        (("--rtol", "nan"), "error: argument --rtol: got 'nan', expected a number from 0 on"),
-        (("--atol=-1",), "error: argument --atol: got '-1', expected a number from 0 on"),
+        (("--rtol", "x"), "error: argument --rtol: got 'x', expected a number of at least 0, such as 1e-3; see"),
+        (("--rtol", "nan"), "error: argument --rtol: got 'nan', expected a number of at least 0"),
+        (("--atol=-1",), "error: argument --atol: got '-1', expected a number of at least 0"),
         (("--tolerance", "1e-3"), "error: argument --tolerance: got '1e-3', expected METRIC=R such as val/loss=1e-2"),
-        (("--tolerance", "loss=x"), "error: argument --tolerance: got 'x', expected a number from 0 on"),
+        (("--tolerance", "loss=x"), "error: argument --tolerance: got 'x', expected a number of at least 0"),
     ],
 )
 def test_tolerance_that_is_no_number_is_refused(words, message, capsys):

@@ -223,7 +223,7 @@ def test_media_are_told_and_do_not_count(write_store):
         (store.folder / run / "media.jsonl").write_text(json.dumps(row) + "\n")
     found = judge(store.get("1"), store.get("2"))
     assert found.verdict == IDENTICAL
-    assert "1 of 1 images, tables and so on differ, which does not count: image at step 3" in found.notes
+    assert "1 of 1 images, tables and so on differ, which does not affect the verdict: image at step 3" in found.notes
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "INTERRUPTED"])

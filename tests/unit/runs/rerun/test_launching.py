@@ -109,8 +109,8 @@ def test_launch_without_any_recorded_folder_starts_here(write_run, tmp_path):
 @pytest.mark.parametrize(
     ("experiment", "reason"),
     [
-        ({"base_dir": "/is/gone", "mainfile": "exp.py"}, "/is/gone/exp.py, which is not there"),
-        ({"mainfile": "exp.py"}, "exp.py, which is not there"),
+        ({"base_dir": "/is/gone", "mainfile": "exp.py"}, "/is/gone/exp.py, which does not exist"),
+        ({"mainfile": "exp.py"}, "exp.py, which does not exist"),
         ({"mainfile": None}, "notebook or an interpreter"),
         ({"mainfile": "../exp.py"}, r"'\.\./exp\.py', expected one within"),
         ({"mainfile": "/exp.py"}, "'/exp.py', expected one within"),

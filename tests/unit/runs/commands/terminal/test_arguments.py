@@ -29,11 +29,11 @@ LIMITED = [
         (["mongod", "--port", "65536"], "argument --port: got '65536', expected 0 to 65535"),
         (["import", "x.zip", "--max-bytes", "0"], "argument --max-bytes: got '0', expected a whole number above 0"),
         (["work", "--workers", "0"], "argument --workers: got '0', expected a whole number, at least 1"),
-        (["work", "--retries", "-1"], "argument --retries: got '-1', expected a whole number from 0 on"),
+        (["work", "--retries", "-1"], "argument --retries: got '-1', expected a whole number of at least 0"),
         (["copy", "1", "--to", ""], "argument --to: got '', expected a folder of runs or a mongodb:// URL"),
         (["ls", "--store", ""], "argument --store: got '', expected a folder of runs or a mongodb:// URL"),
         (["sync", ""], "argument STORE: got '', expected a folder of runs or a mongodb:// URL"),
-        *((words, "argument --limit: got '-1', expected a whole number from 0 on, 0 for all") for words in LIMITED),
+        *((words, "argument --limit: got '-1', expected a whole number of at least 0, 0 for all") for words in LIMITED),
     ],
     ids=str,
 )
