@@ -6,10 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, confidence, open_given
-from runs.commands.terminal.selection import add_conditions, add_direction, find_chosen, names_in
-from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.selection import add_conditions, add_direction, add_groups, find_chosen, names_in
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 
 if TYPE_CHECKING:
     from runs.comparison.compare import Comparison
@@ -21,7 +20,6 @@ Between groups: the paired t-test if both share at least two values of --over, a
 Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for small samples. p is Holm's for all pairs. Only
 completed runs count; excluded runs are named. docs/comparing.md cites each method."""
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
-_OVER_HELP = "field that varies within a group, such as seed; runs with the same value count once"
 _MODE_HELP = "better direction; auto: as the runs record it (auto)"
 _MAX_EXCLUDED = 20
 
@@ -29,10 +27,7 @@ _MAX_EXCLUDED = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--by", action="append", required=True, metavar="FIELD,...", help="fields that define the groups"
-    )
-    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
+    add_groups(parser, "fields that define the groups", required=True)
     parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
     add_conditions(parser)
     add_direction(parser, _MODE_HELP)

@@ -6,8 +6,7 @@ import argparse
 from typing import Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import harmless, print_text
+from runs.commands.terminal.text import harmless, print_json, print_text
 from runs.errors import RunsError
 from runs.query.texts import value_text
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_json, add_runs, open_given, place
+from runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, place
 from runs.commands.terminal.outcomes import print_copied
-from runs.commands.terminal.progress import Progress
 
 __all__ = ["add_arguments", "main"]
 
@@ -20,13 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Copy the runs, and print which they are there."""
-    from runs.stores.opening import open_store
     from runs.transfer.copying import copy
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]
-        with open_store(arguments.to, create=True) as target:
-            target.on_progress = Progress()
+        with open_place(arguments.to, create=True) as target:
             copied = [copy(run, target) for run in chosen]
             print_copied(copied, [run.id for run in chosen], in_json=arguments.json)
     return 0

@@ -7,9 +7,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text, print_unified
+from runs.commands.terminal.text import print_json, print_text, print_unified
 from runs.query.texts import is_number, value_text
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
-from runs.commands.terminal.launching import begin
+from runs.commands.terminal.becoming import begin
 
 __all__ = ["add_arguments", "main"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import add_json, number, where_of
+from runs.commands.terminal.arguments import add_json, number, open_place, where_of
 from runs.commands.terminal.outcomes import print_copied
-from runs.commands.terminal.progress import Progress
 
 __all__ = ["add_arguments", "main"]
 
@@ -24,10 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Take the runs in, and print which they are here."""
-    from runs.stores.opening import open_store
     from runs.transfer.archives import import_runs
 
-    with open_store(where_of(arguments), create=True) as store:
-        store.on_progress = Progress()
+    with open_place(where_of(arguments), create=True) as store:
         print_copied(import_runs(arguments.file, store, arguments.max_bytes), None, in_json=arguments.json)
     return 0

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.arguments import add_json, add_run, number, open_given
 from runs.commands.terminal.sieve import Sieve
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import is_coloured, is_terminal
+from runs.commands.terminal.text import is_coloured, is_terminal, print_json
 from runs.errors import RunsError
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _POLL_S = 0.5
+_RANK = number(int, lambda value: value >= 0, "the number of a rank, from 0")
 _EPILOG = """A terminal gets text, colours and the returns of progress bars, and no other escape sequences. A file or
 a pipe gets the output byte for byte."""
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_run(parser)
     help = "print the output of this rank; 0 is the run's own output"
-    parser.add_argument("--rank", type=int, default=0, metavar="N", help=help)
+    parser.add_argument("--rank", type=_RANK, default=0, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--follow", action="store_true", help="print output as it arrives, until the run ends or Ctrl-C")
     add_json(group)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, bound, open_given
 from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
-from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
+from runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
 from runs.query.names import REFUSED
 from runs.query.texts import (
     MISSING,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
-# Of more runs than these the settings that differ are not looked for.
+# Differing settings are not looked for among more runs than these.
 _MAX_COMPARED = 200
 _ON_A_SCREEN = 50
 _EPILOG = """Name fields as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
@@ -53,51 +53,77 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs, once or for ever."""
-    given = arguments.columns
-    columns = names_in(given) if given else _COLUMNS
-    limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0) or 0
-    is_filtered = bool(conditions_in(arguments))  # what makes no sense is refused before a store is opened
+    columns = names_in(arguments.columns) if arguments.columns else _COLUMNS
+    limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0)
+    conditions_in(arguments)  # rejects invalid ones before a store is opened
     with open_given(arguments) as store:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
-        # One more tells whether there are more.
-        is_hiding = not (is_filtered or arguments.refused)
-        also = [{REFUSED: {"$ne": True}}] if is_hiding else []
-        found = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None, also)
-        num_hidden = store.count({REFUSED: True}) if is_hiding else 0
-        broken = dict(store.unreadable())
-        shown = found[:limit] if limit else found
-        if not given:
-            columns = _usual_columns(shown, arguments)
+        listing = _find(store, arguments, columns, limit)
         if arguments.json:
-            _print_json(shown, broken, columns, is_filtered)
+            _print_json(listing)
         else:
-            if shown or not num_hidden:
-                _print_table(store, shown, broken, columns, not given, is_filtered)
-            if len(found) > len(shown):
+            _print_tables(listing, store, are_usual=not arguments.columns)
+            if listing.has_more:
                 print_text(f"({limit} runs; there are more: --limit 0 shows all)", "dim")
-            if num_hidden:
-                are, them = ("is", "it") if num_hidden == 1 else ("are", "them")
-                what = count_text(num_hidden, "refused run")
-                print_text(f"({what} {are} not listed; --refused lists {them})", "dim")
+            if listing.num_hidden:
+                are, them = ("is", "it") if listing.num_hidden == 1 else ("are", "them")
+                hidden = count_text(listing.num_hidden, "refused run")
+                print_text(f"({hidden} {are} not listed; --refused lists {them})", "dim")
     return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Listing:
+    """Runs with their values, and those that cannot be read.
+
+    Attributes:
+        rows: The runs, each with its values by column.
+        columns: Names of the columns.
+        broken: Ids of damaged runs, with the reasons.
+        is_filtered: Whether conditions chose the runs.
+        has_more: Whether there are more than the limit.
+        num_hidden: Number of refused runs that are left out.
+    """
+
+    rows: Sequence[tuple[Run, Mapping[str, Any]]]
+    columns: Sequence[str]
+    broken: dict[str, str]
+    is_filtered: bool
+    has_more: bool
+    num_hidden: int
+
+
+def _find(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> _Listing:
+    from runs.stores.rows import read_rows
+
+    is_filtered = bool(conditions_in(arguments))
+    is_hiding = not (is_filtered or arguments.refused)
+    also = [{REFUSED: {"$ne": True}}] if is_hiding else []
+    # One more tells whether there are more.
+    runs = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None, also)
+    shown = runs[:limit]
+    if not arguments.columns:
+        columns = _usual_columns(shown, arguments)
+    rows, problems = read_rows(shown, columns)
+    broken = dict(store.unreadable())
+    broken |= {id: why for id, why in problems.items() if id not in broken}
+    num_hidden = store.count({REFUSED: True}) if is_hiding else 0
+    return _Listing(rows, columns, broken, is_filtered, len(runs) > len(shown), num_hidden)
 
 
 # ---------------------------------------------------------------------- JSON
 
 
-def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[str], is_filtered: bool) -> None:
-    from runs.stores.rows import read_rows
-
-    found, problems = read_rows(shown, columns)
-    broken |= {id: why for id, why in problems.items() if id not in broken}
-    rows = [_document(run, row, broken.pop(run.id, None)) for run, row in found]
-    if is_filtered:
+def _print_json(listing: _Listing) -> None:
+    broken = dict(listing.broken)
+    documents = [_document(run, row, broken.pop(run.id, None)) for run, row in listing.rows]
+    if listing.is_filtered:
         _note_broken(broken)
     else:
-        empty = dict.fromkeys(columns)
-        rows += [{"id": id, "uid": None, **empty, "unreadable": why} for id, why in broken.items()]
-    print_json(rows)
+        empty = dict.fromkeys(listing.columns)
+        documents += [{"id": id, "uid": None, **empty, "unreadable": why} for id, why in broken.items()]
+    print_json(documents)
 
 
 def _document(run: Run, values: Mapping[str, Any], problem: str | None) -> dict[str, Any]:
@@ -110,26 +136,20 @@ def _document(run: Run, values: Mapping[str, Any], problem: str | None) -> dict[
 # ---------------------------------------------------------------------- tables
 
 
-def _print_table(
-    store: Store,
-    shown: Sequence[Run],
-    broken: dict[str, str],
-    columns: Sequence[str],
-    are_usual: bool,
-    is_filtered: bool,
-) -> None:
-    from runs.stores.rows import read_rows
-
-    found, problems = read_rows(shown, columns)
-    broken |= {id: why for id, why in problems.items() if id not in broken}
-    if not found and (is_filtered or not broken):
-        print_text("no run matches the conditions" if is_filtered else f"there is no run in {store.where} yet")
-    if found:
-        names = _filled_columns(found, columns) if are_usual else list(columns)
-        rows = [[row[name] for name in names] for _, row in found]
-        print_table(_header(names, rows), [_cells(run, names, row) for (run, _), row in zip(found, rows, strict=True)])
-    if is_filtered:
-        ids = {run.id for run in shown}
+def _print_tables(listing: _Listing, store: Store, *, are_usual: bool) -> None:
+    """Print a table of the runs, and one of those that cannot be read."""
+    rows, broken = listing.rows, listing.broken
+    if rows:
+        names = _filled_columns(rows, listing.columns) if are_usual else list(listing.columns)
+        values = [[row[name] for name in names] for _, row in rows]
+        cells = [_cells(run, names, row) for (run, _), row in zip(rows, values, strict=True)]
+        print_table(_header(names, values), cells)
+    elif listing.is_filtered:
+        print_text("no run matches the conditions")
+    elif not (broken or listing.num_hidden):
+        print_text(f"there is no run in {store.where} yet")
+    if listing.is_filtered:
+        ids = {run.id for run, _ in rows}
         _note_broken({id: why for id, why in broken.items() if id not in ids})
         broken = {id: why for id, why in broken.items() if id in ids}
     if broken:
@@ -138,16 +158,13 @@ def _print_table(
 
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
+    """Return the usual columns; in a table also the settings that differ, and the field of the order."""
     from runs.query.names import full_name, short_name
     from runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
         return _COLUMNS
-    if arguments.sweep is not None or len(shown) <= _MAX_COMPARED:
-        names = telling_settings(shown)
-    else:
-        names = []
+    names = telling_settings(shown) if arguments.sweep is not None or len(shown) <= _MAX_COMPARED else []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
     wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
     known = {full_name(name) for name in _COLUMNS} | {"_id"}
@@ -155,7 +172,7 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
 
 
 def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
-    """Return the columns in which a run has something."""
+    """Return the columns in which a run has a value."""
     return [name for name in names if name == "status" or any(row[name] not in (None, []) for _, row in found)]
 
 
@@ -197,40 +214,49 @@ def _note_broken(broken: dict[str, str]) -> None:
 # ---------------------------------------------------------------------- following
 
 
-def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int) -> int:
+def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> int:
     """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
     from runs.stores.rows import read_rows
 
-    conditions, in_json = conditions_in(arguments), arguments.json
-    found, _ = read_rows(find_chosen(store, arguments, columns), columns)
-    known = {run.id: _state(row) for run, row in found}
-    shown = (found[:limit] if limit else found)[::-1]
-    rows = [[row[name] for name in columns] for _, row in shown]
-    header = _header(columns, rows)
-    widths: Sequence[int] = ()
-    if in_json:
-        for run, values in shown:
-            print_json(_document(run, values, run.problem), in_one_line=True)
-    elif not shown:
+    conditions = conditions_in(arguments)
+    rows, _ = read_rows(find_chosen(store, arguments, columns), columns)
+    known = {run.id: _state(row) for run, row in rows}
+    lines = _Lines(columns, in_json=arguments.json)
+    lines.print(rows[:limit][::-1])
+    if not (rows or arguments.json):
         print_text("no run matches the conditions yet" if conditions else f"there is no run in {store.where} yet")
         sys.stdout.flush()
-    else:
-        cells = [_cells(run, columns, row) for (run, _), row in zip(shown, rows, strict=True)]
-        widths = print_table(header, cells)
     for changed in store.watch(conditions):
-        for run, values in read_rows([changed], columns)[0]:
-            state = _state(values)
-            if known.get(run.id) == state:
-                continue
-            known[run.id] = state
-            if in_json:
-                print_json(_document(run, values, run.problem), in_one_line=True)
-            else:
-                line = _cells(run, columns, [values[name] for name in columns])
-                widths = print_row(header, line, widths) if widths else print_table(header, [line])
+        for run, row in read_rows([changed], columns)[0]:
+            if known.get(run.id) != (state := _state(row)):
+                known[run.id] = state
+                lines.print([(run, row)])
     return 0
 
 
+class _Lines:
+    """Runs printed one after the other: as lines of JSON, or as a table that grows."""
+
+    def __init__(self, columns: Sequence[str], *, in_json: bool) -> None:
+        self._names, self._in_json = columns, in_json
+        self._header: list[Column] = []
+        self._widths: Sequence[int] = ()
+
+    def print(self, rows: Sequence[tuple[Run, Mapping[str, Any]]]) -> None:
+        if self._in_json:
+            for run, row in rows:
+                print_json(_document(run, row, run.problem), in_one_line=True)
+            return
+        values = [[row[name] for name in self._names] for _, row in rows]
+        cells = [_cells(run, self._names, row) for (run, _), row in zip(rows, values, strict=True)]
+        self._header = self._header or _header(self._names, values)
+        if cells and not self._widths:
+            self._widths = print_table(self._header, cells)
+            return
+        for line in cells:
+            self._widths = print_row(self._header, line, self._widths)
+
+
 def _state(row: Mapping[str, Any]) -> str:
-    """Return what makes a line news; that time passes is none."""
+    """Return the values that make a line news, without those that change as time passes."""
     return repr([value for name, value in row.items() if name not in ("duration", "heartbeat")])

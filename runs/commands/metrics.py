@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import is_terminal, print_text
+from runs.commands.terminal.text import is_terminal, print_json, print_text
 from runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _STATISTICS = ("count", "last", "last_step", "min", "min_step", "max", "max_step", "mean")
+_PARTS = ("steps", "times_s", "values")
 _ON_A_SCREEN = 20
 _POINTS = number(int, lambda value: value == 0 or value >= 4, "at least 4, or 0 for all")
 
@@ -38,65 +39,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print a summary of all metrics, or the points of those that are named."""
-    count = arguments.points
-    if count is None:
-        count = _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
+    is_for_people = is_terminal() and not (arguments.json or arguments.csv)
+    count = (_ON_A_SCREEN if is_for_people else 0) if arguments.points is None else arguments.points
     with open_given(arguments) as store:
         run = store.get(arguments.run)
-        names = arguments.names or (run.metrics if arguments.csv else [])
+        if not (arguments.names or arguments.csv):
+            if arguments.json:
+                _print_json(run, run.summary)
+            else:
+                _print_summary(run)
+            return 0
+        names = arguments.names or run.metrics
+        points = ((name, run.metric(name, count or None)) for name in names)
         if arguments.csv:
-            _print_csv(run, names, count or None)
+            _print_csv(points)
         elif arguments.json:
-            print_json({"id": run.id, "uid": run.uid, "metrics": _document(run, names, count or None)})
-        elif names:
-            for name in names:
-                _print_points(run, name, count or None)
+            _print_json(run, {name: dict(zip(_PARTS, _lists(series), strict=True)) for name, series in points})
         else:
-            _print_summary(run)
+            for name, series in points:
+                _print_points(name, series, len(series) if not count else len(run.metric(name)))
     return 0
 
 
-def _document(run: Run, names: list[str], count: int | None) -> dict[str, Any]:
-    """Return the summary of all metrics, or the points of `names`."""
-    if not names:
-        return run.summary
-    found = {}
-    for name in names:
-        series = run.metric(name, count)
-        found[name] = {
-            "steps": series.steps.tolist(),
-            "times_s": series.times.tolist(),
-            "values": series.values.tolist(),
-        }
-    return found
+def _lists(series: Series) -> tuple[list[Any], ...]:
+    """Return steps, times and values."""
+    return series.steps.tolist(), series.times.tolist(), series.values.tolist()
 
 
-def _print_csv(run: Run, names: list[str], count: int | None) -> None:
+def _print_json(run: Run, metrics: Mapping[str, Any]) -> None:
+    print_json({"id": run.id, "uid": run.uid, "metrics": metrics})
+
+
+def _print_csv(points: Iterable[tuple[str, Series]]) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("name", "step", "time_s", "value"))
-    for name in names:
-        series = run.metric(name, count)
-        columns = (series.steps.tolist(), series.times.tolist(), series.values.tolist())
-        writer.writerows((cell_text(name), *row) for row in zip(*columns, strict=True))
+    for name, series in points:
+        writer.writerows((cell_text(name), *row) for row in zip(*_lists(series), strict=True))
 
 
-def _print_points(run: Run, name: str, count: int | None) -> None:
-    series = run.metric(name)
-    chosen = series if count is None else run.metric(name, count)
-    all_points = count_text(len(series), "point")
-    of = f"{len(chosen)} of {all_points}" if len(chosen) < len(series) else all_points
-    print_text(f"{name}: {of}", "bold")
-    print_table([Column(title, is_number=True) for title in ("step", "time", "value")], _rows(chosen))
-
-
-def _rows(series: Series) -> list[list[Cell]]:
-    columns = (series.steps.tolist(), series.times.tolist(), series.values.tolist())
-    return [
+def _print_points(name: str, series: Series, num_points: int) -> None:
+    every = count_text(num_points, "point")
+    print_text(f"{name}: {f'{len(series)} of {every}' if len(series) < num_points else every}", "bold")
+    rows = [
         [Cell(value_text(step)), Cell(duration_text(None if time != time else time)), Cell(value_text(value))]
-        for step, time, value in zip(*columns, strict=True)
+        for step, time, value in zip(*_lists(series), strict=True)
     ]
+    print_table([Column(title, is_number=True) for title in ("step", "time", "value")], rows)
 
 
 def _print_summary(run: Run) -> None:

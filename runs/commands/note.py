@@ -6,8 +6,7 @@ import argparse
 import sys
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 
 __all__ = ["add_arguments", "main"]
 

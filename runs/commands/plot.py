@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import shutil
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_runs, bound, confidence, open_given, smoothing
+from runs.commands.terminal.arguments import add_json, add_output, add_runs, bound, confidence, open_given, output_of
 from runs.commands.terminal.outcomes import print_problems, print_written
-from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import harmless, is_terminal
+from runs.commands.terminal.selection import add_curves, add_groups, add_selection, choose_runs, names_in
+from runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
     from runs.drawing.panel import Panel
@@ -35,23 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     help = f"maximum number of runs besides named ones, 0 for all ({_LIMIT}; with --by all)"
     parser.add_argument("--limit", type=bound, metavar="N", help=help)
-    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="draw the mean of each group")
-    help = "with --by: runs of a group with the same value count once"
-    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
+    add_groups(parser, "draw the mean of each group")
     help = "around means: interval of the mean, range of the runs, or none (interval)"
     parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
     parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the interval (0.95)")
-    help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
-    parser.add_argument("--smoothing", type=smoothing, default=0.0, metavar="W", help=help)
-    help = "horizontal axis: step, epoch, time (seconds since the start) or wall (date and time, UTC) (step)"
-    parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help=help)
-    parser.add_argument("--log-y", action="store_true", help="logarithmic values")
+    add_curves(parser)
     parser.add_argument("--title", default="", help="title of the picture")
-    help = "write a picture: .png, .svg or .pdf (extra plot)"
     outputs = parser.add_mutually_exclusive_group()
-    outputs.add_argument("-o", "--output", type=Path, metavar="FILE", help=help)
+    add_output(parser, "write a picture: .png, .svg or .pdf (extra plot)", group=outputs)
     add_json(outputs)
-    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -59,28 +48,27 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.comparison.panels import View, make_panels
 
     if arguments.output is not None:
-        from runs.drawing.output_file import check_output
         from runs.drawing.pictures import check_format
 
         check_format(arguments.output)
-        check_output(arguments.output, overwrite=arguments.force, how="--force")
+    output = output_of(arguments)
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
     with open_given(arguments) as store:
         columns = (*by, *over, "status", "config")
-        found, note = find_named_or_chosen(store, arguments, columns, 0 if by else _LIMIT)
+        found, note = choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
         panels = make_panels(found, arguments.metric, view)
     print_problems({run.id: run.problem for run in found if run.problem})
     if note:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
         print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
-    elif arguments.output is not None:
+    elif output is not None:
         from runs.drawing.pictures import draw
 
-        draw(panels, arguments.output, arguments.title, overwrite=arguments.force)
+        draw(panels, output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)
-        print_written(arguments.output, f"{num_curves} curves of {len(found)} runs", with_length=False)
+        print_written(output, f"{num_curves} curves of {len(found)} runs", with_length=False)
     else:
         _print(panels)
     return 0
@@ -101,12 +89,10 @@ def _print(panels: Sequence[Panel]) -> None:
     size = shutil.get_terminal_size()
     lines = (size.lines if is_terminal() else 24) - 2
     height = max(10, min(30, lines // len(panels) - min(_LEGEND_LINES, len(panels[0].curves) + 1)))
-    # The convention of https://no-color.org
-    colors = is_terminal() and not os.environ.get("NO_COLOR")
     for number, panel in enumerate(map(_harmless, panels)):
         if number:
             print()
-        for line in draw_text(panel, size.columns, height, colors=colors, braille=_has_braille()):
+        for line in draw_text(panel, size.columns, height, colors=is_coloured(), braille=_has_braille()):
             print(line)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from runs.commands.terminal.arguments import add_json, add_store_place, where_of
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 
 __all__ = ["add_arguments", "main"]
 

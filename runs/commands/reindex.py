@@ -6,9 +6,7 @@ import argparse
 import time
 
 from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
-from runs.commands.terminal.progress import Progress
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import Progress, print_json, print_text
 
 __all__ = ["add_arguments", "main"]
 

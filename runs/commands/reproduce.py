@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import Parser, add_json, add_run, open_given, split_rest, where_of
-from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, where_of
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text, print_to_stderr, print_unified
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr, print_unified
 from runs.errors import LaunchError
 from runs.query.texts import value_text
 
@@ -31,6 +29,7 @@ __all__ = ["add_arguments", "main"]
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if the run could not be
 started. Times, output and metrics named system/... are not compared. Give a URL whose password was not recorded at
 the end: with SETTING=URL."""
+_DISTANCE = number(float, lambda value: value >= 0, "a number of at least 0, such as 1e-3")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,26 +43,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--env", nargs="?", const="", metavar="FOLDER", help=help)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="restore into this empty folder, and keep it")
     help = "relative tolerance of metrics and the result (default: 0.001)"
-    parser.add_argument("--rtol", type=_bound, default=1e-3, metavar="R", help=help)
+    parser.add_argument("--rtol", type=_DISTANCE, default=1e-3, metavar="R", help=help)
     help = "absolute tolerance, added to the relative one (default: 0)"
-    parser.add_argument("--atol", type=_bound, default=0.0, metavar="A", help=help)
+    parser.add_argument("--atol", type=_DISTANCE, default=0.0, metavar="A", help=help)
     help = "relative tolerance of one metric, or of `result`; inf ignores it; may be repeated"
     parser.add_argument("--tolerance", type=_tolerance, action="append", default=[], metavar="METRIC=R", help=help)
     add_json(parser)
 
 
-def _bound(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if (number := float(text)) >= 0:
-            return number
-    raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of at least 0, such as 1e-3")
-
-
 def _tolerance(text: str) -> tuple[str, float]:
-    name, _, number = text.rpartition("=")
+    name, _, value = text.rpartition("=")
     if not name:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected METRIC=R such as val/loss=1e-2")
-    return name, _bound(number)
+    return name, _DISTANCE(value)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 from runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
+
+if TYPE_CHECKING:
+    from runs.stores.removing import Discarded
+    from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
@@ -23,31 +28,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Bring the runs back, or list what is in the trash."""
+    """Restore the runs, or list the trash."""
     with open_given(arguments) as store:
         if arguments.runs:
-            found = [(key, store.restore(key)) for key in arguments.runs]
-            if arguments.json:
-                print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in found])
-            for key, run in () if arguments.json else found:
-                print_text(f"run {run.id} is back" if key == run.id else f"run {key} was restored as run {run.id}")
-            return 0
-        there = store.trash()
-        if arguments.json:
-            rows = [{**vars(one), "at": utc(one.at.replace(tzinfo=None).isoformat())} for one in there]
-            print_json(rows)
-        elif not there:
-            print_text(f"the trash is empty in {store.where}")
+            _print_restored({key: store.restore(key) for key in arguments.runs}, in_json=arguments.json)
         else:
-            cells = [
-                [
-                    Cell(one.id),
-                    Cell(one.name),
-                    Cell(one.status, STATUS_STYLES.get(one.status, "")),
-                    Cell(time_text(one.at.isoformat())),
-                    Cell(one.uid or MISSING),
-                ]
-                for one in there
-            ]
-            print_table([Column(title, is_kept=title == "id") for title in _TITLES], cells)
+            _print_trash(store.trash(), store.where, in_json=arguments.json)
     return 0
+
+
+def _print_restored(runs: Mapping[str, Run], *, in_json: bool) -> None:
+    if in_json:
+        print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in runs.items()])
+        return
+    for key, run in runs.items():
+        print_text(f"run {run.id} is back" if key == run.id else f"run {key} was restored as run {run.id}")
+
+
+def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> None:
+    if in_json:
+        print_json([{**vars(entry), "at": utc(entry.at.replace(tzinfo=None).isoformat())} for entry in entries])
+    elif not entries:
+        print_text(f"the trash is empty in {where}")
+    else:
+        rows = [
+            [
+                Cell(entry.id),
+                Cell(entry.name),
+                Cell(entry.status, STATUS_STYLES.get(entry.status, "")),
+                Cell(time_text(entry.at.isoformat())),
+                Cell(entry.uid or MISSING),
+            ]
+            for entry in entries
+        ]
+        print_table([Column(title, is_kept=title == "id") for title in _TITLES], rows)

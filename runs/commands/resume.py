@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
-from runs.commands.terminal.launching import begin
+from runs.commands.terminal.arguments import Parser, add_run, number, open_given, split_rest
+from runs.commands.terminal.becoming import begin
 from runs.commands.terminal.text import print_text, print_to_stderr
 from runs.query.texts import list_text
 
@@ -19,6 +19,7 @@ __all__ = ["add_arguments", "main"]
 _EPILOG = """The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
 state is saved, so that a scheduler's requeue can resume it again. Give options for the experiment, such as -m URL,
 after --, and a URL whose password was not recorded as a setting."""
+_STEPS = number(int, lambda value: value > 0, "a number of steps, at least 1")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -28,14 +29,8 @@ def add_arguments(parser: Parser) -> None:
     parser.rest_begins = ("with", "--")
     add_run(parser)
     help = "first replay at least the last K recorded steps from an earlier state; resume only if they are the same"
-    parser.add_argument("--verify", type=_steps, metavar="K", help=help)
+    parser.add_argument("--verify", type=_STEPS, metavar="K", help=help)
     parser.add_argument("--dry", action="store_true", help="show the plan, and do nothing")
-
-
-def _steps(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of steps, at least 1")
-    return int(text)
 
 
 def main(arguments: argparse.Namespace) -> int:

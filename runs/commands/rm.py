@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
 from runs.commands.terminal.outcomes import print_removed
-from runs.commands.terminal.selection import add_conditions, find_chosen, has_conditions
+from runs.commands.terminal.selection import add_conditions, choose_runs
 from runs.commands.terminal.text import harmless, print_text, print_to_stderr
 from runs.errors import RunsError, StoreError
 from runs.query.texts import count_text, time_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
-    from runs.stores.store import Store
 
 __all__ = ["add_arguments", "main"]
 
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Remove the runs, after asking."""
     with open_given(arguments) as store:
-        chosen = _chosen(arguments, store)
+        chosen, _ = choose_runs(store, arguments, (), lists=False)
         if not arguments.yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
                 raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; add --yes if nobody can be asked")
@@ -44,19 +43,6 @@ def main(arguments: argparse.Namespace) -> int:
         removed = store.remove(chosen) if arguments.now else store.discard(chosen)
         print_removed(removed, in_json=arguments.json, in_trash=not arguments.now)
     return 0
-
-
-def _chosen(arguments: argparse.Namespace, store: Store) -> list[Run]:
-    conditions = has_conditions(arguments)
-    if bool(arguments.runs) == conditions:
-        got = "runs and conditions" if conditions else "no run"
-        raise RunsError(f"rm: got {got}, expected ids such as latest, or conditions such as --where status=FAILED")
-    if not conditions:
-        return [store.get(key) for key in arguments.runs]
-    found = find_chosen(store, arguments, ())
-    if not found:
-        raise RunsError("rm: no run matches the conditions")
-    return found
 
 
 def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 from runs.query.names import REFUSED
-from runs.query.texts import STATUS_STYLES, duration_text, time_text, utc, value_text
+from runs.query.texts import STATUS_STYLES, duration_text, list_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -100,12 +99,12 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     if parent:
         there = run.parent
         yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
-    yield "children", Cell(_listed([child.id for child in run.children()]))
+    yield "children", Cell(list_text((child.id for child in run.children()), _MAX_LINES))
     for entry in run.reproductions:
         yield from _reproduction(run, entry)
-    yield "artifacts", Cell(_listed(list(run.artifacts)))
-    yield "checkpoints", Cell(_listed(list(run.checkpoints)))
-    yield "resources", Cell(_listed(list(run.resources)))
+    yield "artifacts", Cell(list_text(run.artifacts, _MAX_LINES))
+    yield "checkpoints", Cell(list_text(run.checkpoints, _MAX_LINES))
+    yield "resources", Cell(list_text(run.resources, _MAX_LINES))
 
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
@@ -161,7 +160,7 @@ def _session_changes(session: Mapping[str, Any]) -> str:
     names = [*(session.get("changed_sources") or ())]
     for part, entries in changes.items():
         names += [f"{part} {name}" for name in entries] if isinstance(entries, Mapping) else []
-    return _listed([str(name) for name in names])
+    return list_text(names, _MAX_LINES)
 
 
 def _status(run: Run) -> str:
@@ -191,11 +190,6 @@ def _git(run: Run) -> str:
         return ""
     branch = f" on {git['branch']}" if git.get("branch") else ""
     return f"{git['commit']}{branch}{', with changes that are not committed' if git.get('dirty') else ''}"
-
-
-def _listed(names: list[str]) -> str:
-    more = f", and {len(names) - _MAX_LINES} more" if len(names) > _MAX_LINES else ""
-    return ", ".join(names[:_MAX_LINES]) + more
 
 
 def _print_config(run: Run, *, is_whole: bool) -> None:

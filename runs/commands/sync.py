@@ -7,8 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
 if TYPE_CHECKING:
     from runs.transfer.syncing import SyncResult

@@ -163,8 +163,10 @@ def test_tables_hold_what_runs_do(origin, tmp_path, runs):
 
 def test_export_that_makes_no_sense_is_refused(origin, tmp_path, runs):
     assert "expected -o FILE.zip" in runs("--store", origin, "export", "1", code=1)
-    assert "got no run, expected ids" in runs("--store", origin, "export", "-o", tmp_path / "x.zip", code=1)
-    assert "got ids and conditions" in runs(
+    assert "got no run; name some, such as latest, or choose with --where or --limit" in runs(
+        "--store", origin, "export", "-o", tmp_path / "x.zip", code=1
+    )
+    assert "got runs and conditions, expected either" in runs(
         "--store", origin, "export", "1", "--tag", "x", "-o", tmp_path / "x.zip", code=1
     )
     assert list(tmp_path.iterdir()) == []

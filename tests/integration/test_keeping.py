@@ -379,9 +379,9 @@ def test_run_whose_id_is_that_of_another_one_by_now_is_not_removed(tmp_path):
 
 
 def test_rm_refuses_what_names_no_runs(lab, runs):
-    assert "rm: got no run, expected ids" in runs("rm", "--yes", code=1)
-    assert "rm: got runs and conditions, expected ids" in runs("rm", "1", "--where", "lr=1", "--yes", code=1)
-    assert "rm: no run matches the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
+    assert "got no run; name some, such as latest, or choose with --where\n" in runs("rm", "--yes", code=1)
+    assert "got runs and conditions, expected either" in runs("rm", "1", "--where", "lr=1", "--yes", code=1)
+    assert "no run matches the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
     assert len(lab.store.find()) == 3
 
 

@@ -1,8 +1,9 @@
-"""Arguments that commands share: the store, runs, `--json`; and errors of one line."""
+"""Arguments that commands share: the store, runs, output files, `--json`; and errors of one line."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import sys
@@ -19,6 +20,7 @@ __all__ = [
     "Parser",
     "add_json",
     "add_metrics",
+    "add_output",
     "add_run",
     "add_runs",
     "add_store",
@@ -29,25 +31,26 @@ __all__ = [
     "is_url",
     "number",
     "open_given",
+    "open_place",
+    "output_of",
     "place",
     "port",
-    "smoothing",
     "split_rest",
     "where_of",
 ]
 
 _STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
 
-_EXPECTED: dict[Any, str] = {int: "a whole number", float: "a number"}
-
 Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line.
+    """A parser whose errors are one line, with the nearest name.
+
+    `argparse` suggests names from Python 3.14 on, and then lists all choices as well.
 
     Attributes:
-        rest_begins: Words of which the first one begins what is not parsed, but becomes the argument `rest`.
+        rest_begins: Words that end the parsed part; the first one and all words after it become the argument `rest`.
     """
 
     rest_begins: tuple[str, ...] = ()
@@ -56,19 +59,29 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Take `--sort -start`, too, where argparse wants `--sort=-start`, and keep the rest apart."""
-        given = list(sys.argv[1:] if args is None else args)
+        """Parse words; see `argparse.ArgumentParser.parse_known_args`.
+
+        Args:
+            args: The words. `--sort -start` is accepted, for which argparse itself requires `--sort=-start`.
+            namespace: Where to put the arguments.
+        """
+        words = list(sys.argv[1:] if args is None else args)
         if self.rest_begins:
-            end = next((place for place, word in enumerate(given) if word in self.rest_begins), len(given))
-            self.set_defaults(rest=given[end:])
-            given = given[:end]
-        for position in range(len(given) - 1, 0, -1):
-            if given[position - 1] == "--sort" and given[position].startswith("-"):
-                given[position - 1 : position + 1] = [f"--sort={given[position]}"]
-        return super().parse_known_args(given, namespace)
+            end = next((place for place, word in enumerate(words) if word in self.rest_begins), len(words))
+            self.set_defaults(rest=words[end:])
+            words = words[:end]
+        for position in range(len(words) - 1, 0, -1):
+            if words[position - 1] == "--sort" and words[position].startswith("-"):
+                words[position - 1 : position + 1] = [f"--sort={words[position]}"]
+        return super().parse_known_args(words, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all words; of one that no argument takes, name the nearest option of the command."""
+        """Parse all words, or end with an error that names the nearest option.
+
+        Args:
+            args: The words.
+            namespace: Where to put the arguments.
+        """
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser: Parser = getattr(arguments, "parser", self)
@@ -78,17 +91,8 @@ class Parser(argparse.ArgumentParser):
             parser.error(f"got {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ', which no argument takes'}")
         return arguments
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Say of what is no number what was got, and what was expected."""
-        try:
-            return super()._get_value(action, arg_string)
-        except argparse.ArgumentError as error:
-            if action.type not in _EXPECTED:
-                raise
-            raise argparse.ArgumentError(action, f"got {arg_string!r}, expected {_EXPECTED[action.type]}") from error
-
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is no choice, and name the nearest one, where argparse lists all of them."""
+        """Reject invalid choices, and name the nearest one; argparse lists all of them."""
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
             near = difflib.get_close_matches(str(value), choices, 1)
@@ -96,7 +100,11 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"got {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and end with exit code 2."""
+        """Print an error, and end with exit code 2.
+
+        Args:
+            message: The error.
+        """
         from runs.commands.terminal.text import harmless
 
         self.exit(2, f"error: {harmless(message)}; see {self.prog} --help\n")
@@ -105,107 +113,165 @@ class Parser(argparse.ArgumentParser):
 # ---------------------------------------------------------------------- what is typed
 
 
-def number(kind: type[Number], is_right: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
-    """Return a type of arguments: numbers that pass a test.
+def number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
+    """Return an argument type: numbers that pass a test.
 
     Args:
-        kind: Of the numbers.
-        is_right: The test.
-        expected: What passes it, in words.
+        kind: `int` or `float`.
+        is_valid: The test.
+        expected: The valid numbers in words, for the error.
     """
 
     def read(text: str) -> Number:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected {_EXPECTED[kind]}") from None
-        if not is_right(value):
-            raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
-        return value
+        with contextlib.suppress(ValueError):
+            if is_valid(value := kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
 
     read.__doc__ = f"Return the number in a text: {expected}."
     return read
 
 
-# How many at most.
 bound = number(int, lambda value: value >= 0, "a whole number of at least 0, 0 for all")
 port = number(int, lambda value: 0 <= value < 2**16, "0 to 65535")
-# Of an interval.
 confidence = number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
-# Weight of earlier points.
-smoothing = number(float, lambda value: 0 <= value < 1, "a number from 0 to below 1, such as 0.6")
 
 
 def place(text: str) -> str:
-    """Return the folder or URL that was typed; the type of such arguments."""
+    """Argument type of a store.
+
+    Args:
+        text: A folder of runs, or a URL of a database.
+    """
     if not text:
         raise argparse.ArgumentTypeError("got '', expected a folder of runs or a mongodb:// URL")
     return text
 
 
 def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
-    """Add `--store`; without a default of its own, so that what stands ahead of the command holds."""
+    """Add `--store`.
+
+    Args:
+        parser: A parser.
+        default: Its default. Parsers of commands suppress it, so a `--store` before the command is kept.
+    """
     parser.add_argument("--store", type=place, default=default, metavar="WHERE", help=_STORE_HELP)
 
 
-def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
+def add_store_place(parser: argparse.ArgumentParser, kinds: str) -> None:
     """Add the store as an argument that needs no `--store`.
 
     Args:
-        parser: Of the command.
-        what: Which stores the command takes.
+        parser: The command's parser.
+        kinds: The kinds of stores that the command takes, for the help.
     """
-    help = f"{what}; the same as --store"
+    help = f"{kinds}; the same as --store"
     parser.add_argument("store", nargs="?", type=place, default=argparse.SUPPRESS, metavar="STORE", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
-    """Add the argument for a run."""
+    """Add an argument for a run, which shells complete.
+
+    Args:
+        parser: The command's parser.
+        name: Name of the argument.
+        help: Its help, by default the ways to name a run.
+    """
     help = help or "id, uid, beginning of a uid, or latest"
     _complete(parser.add_argument(name, metavar=name.upper(), help=help), _run_ids)
 
 
 def add_runs(parser: argparse.ArgumentParser, nargs: str = "+", help: str = "") -> None:
-    """Add the argument for several runs."""
+    """Add the argument `runs` for several runs, which shells complete.
+
+    Args:
+        parser: The command's parser.
+        nargs: As in `add_argument`.
+        help: Its help, by default the ways to name a run.
+    """
     help = help or "ids, uids, beginnings of uids, or latest"
     _complete(parser.add_argument("runs", nargs=nargs, metavar="RUN", help=help), _run_ids)
 
 
 def add_metrics(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add the argument for names of metrics of the run that is named before."""
+    """Add the argument `names` for metrics of the run before it, which shells complete.
+
+    Args:
+        parser: The command's parser.
+        help: Its help.
+    """
     _complete(parser.add_argument("names", nargs="*", metavar="NAME", help=help), _metric_names)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    """Add `--json`, to a parser or to a group of options that exclude each other."""
+    """Add `--json`.
+
+    Args:
+        parser: The command's parser, or a group of mutually exclusive options.
+    """
     help = 'print strict JSON; NaN and infinities are the texts "NaN", "Infinity", "-Infinity"'
     parser.add_argument("--json", action="store_true", help=help)
+
+
+def add_output(
+    parser: argparse.ArgumentParser,
+    help: str = "output file; stdout without it",
+    *,
+    required: bool = False,
+    group: argparse._ActionsContainer | None = None,
+) -> None:
+    """Add `--output` and `--force`; see `output_of`.
+
+    Args:
+        parser: The command's parser.
+        help: The help of `--output`.
+        required: Whether the command cannot do without it.
+        group: A group of options that exclude `--output`.
+    """
+    options: dict[str, Any] = {"required": True} if required else {}
+    (group or parser).add_argument("-o", "--output", type=Path, metavar="FILE", help=help, **options)
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 
 # ---------------------------------------------------------------------- what is meant
 
 
 def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return settings and options of `with SETTING ... -- OPTION ...`, either of which may be left out."""
+    """Split the words `with SETTING ... -- OPTION ...` into settings and options.
+
+    Args:
+        words: The argument `rest` of a command; either part may be missing.
+    """
     end = words.index("--") if "--" in words else len(words)
     return list(words[1:end]), list(words[end + 1 :])
 
 
 def where_of(arguments: argparse.Namespace) -> str:
-    """Return the folder or URL that is meant."""
+    """Return the chosen store, a folder or a URL.
+
+    Args:
+        arguments: The parsed arguments; without `--store`, the environment or `my_runs` counts.
+    """
     return str(arguments.store or os.environ.get("SACRISTAN_STORE") or "my_runs")
 
 
 def is_url(where: str) -> bool:
-    """Tell whether a store is a database."""
+    """Tell whether a store is a database.
+
+    Args:
+        where: A folder or a URL.
+    """
     return where.startswith(("mongodb://", "mongodb+srv://"))
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:
-    """Return the folder that is meant.
+    """Return the chosen folder of runs.
+
+    Args:
+        arguments: The parsed arguments.
 
     Raises:
-        StoreError: If it is a database that is meant.
+        StoreError: If the chosen store is a database.
     """
     where = where_of(arguments)
     if "://" in where:
@@ -216,13 +282,44 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 
 def open_given(arguments: argparse.Namespace) -> Store:
-    """Return the store that is meant, which says on the terminal how far long work is."""
-    from runs.commands.terminal.progress import Progress
+    """Open the chosen store; it shows the progress of long work on the terminal.
+
+    Args:
+        arguments: The parsed arguments.
+    """
+    return open_place(where_of(arguments))
+
+
+def open_place(where: str, *, create: bool = False) -> Store:
+    """Open a store that shows the progress of long work on the terminal.
+
+    Args:
+        where: A folder of runs, or a URL of a database.
+        create: Whether to create a folder that does not exist.
+    """
+    from runs.commands.terminal.text import Progress
     from runs.stores.opening import open_store
 
-    store = open_store(where_of(arguments))
+    store = open_store(where, create=create)
     store.on_progress = Progress()
     return store
+
+
+def output_of(arguments: argparse.Namespace) -> Path | None:
+    """Return the output file, if one was given.
+
+    Args:
+        arguments: The parsed arguments of a command with `add_output`.
+
+    Raises:
+        StoreError: If it cannot be written, or exists and there is no `--force`.
+    """
+    from runs.drawing.output_file import check_output
+
+    output: Path | None = arguments.output
+    if output is not None:
+        check_output(output, overwrite=arguments.force, how="--force")
+    return output
 
 
 # ---------------------------------------------------------------------- for a shell
@@ -233,7 +330,7 @@ def _complete(action: argparse.Action, completer: Callable[..., list[str]]) -> N
 
 
 def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return the metrics of the run that is named."""
+    """Return the metrics of the run before it."""
     from runs.stores.opening import open_store
 
     try:

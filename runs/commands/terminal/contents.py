@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
-from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.query.texts import MISSING, size_text
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.query.texts import count_text, list_text, size_text
 
 if TYPE_CHECKING:

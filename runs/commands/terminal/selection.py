@@ -1,10 +1,13 @@
-"""Options that choose runs by what they hold, for commands that take more than one."""
+"""Options that choose runs, and the groups and curves to make of them, for commands that take several runs."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from runs.commands.terminal.arguments import number
+from runs.errors import RunsError
 
 if TYPE_CHECKING:
     from runs.query.filters import Filter
@@ -13,19 +16,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_conditions",
+    "add_curves",
     "add_direction",
+    "add_groups",
     "add_selection",
+    "choose_runs",
     "conditions_in",
     "find_chosen",
-    "find_named_or_chosen",
-    "has_conditions",
     "limit_in",
     "names_in",
 ]
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag` and `--sweep`."""
+    """Add `--where`, `--tag` and `--sweep`.
+
+    Args:
+        parser: The command's parser.
+    """
     help = (
         "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 and seed=2 or lr=2'; a run must match all of them"
     )
@@ -35,7 +43,12 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 
 
 def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add `--mode`, and `--max` and `--min`, which are short for it."""
+    """Add `--mode`, and its short forms `--max` and `--min`.
+
+    Args:
+        parser: The command's parser.
+        help: The help of `--mode`.
+    """
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=help)
     for mode, word in (("max", "greater"), ("min", "less")):
@@ -43,18 +56,53 @@ def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag`, `--sweep` and `--sort`."""
+    """Add `--where`, `--tag`, `--sweep` and `--sort`.
+
+    Args:
+        parser: The command's parser.
+    """
     add_conditions(parser)
     parser.add_argument(
         "--sort", default="-start", metavar="FIELD", help="sort by this field; -FIELD for descending order (-start)"
     )
 
 
+def add_groups(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
+    """Add `--by` and `--over`.
+
+    Args:
+        parser: The command's parser.
+        help: The help of `--by`.
+        required: Whether the command needs groups.
+    """
+    options: dict[str, Any] = {"required": True} if required else {}
+    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help=help, **options)
+    help = "field that varies within a group, such as seed; runs with the same value count once"
+    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
+
+
+def add_curves(parser: argparse.ArgumentParser) -> None:
+    """Add the options of curves: `--smoothing`, `--x` and `--log-y`.
+
+    Args:
+        parser: The command's parser.
+    """
+    help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
+    weight = number(float, lambda value: 0 <= value < 1, "a number from 0 to below 1, such as 0.6")
+    parser.add_argument("--smoothing", type=weight, default=0.0, metavar="W", help=help)
+    help = "horizontal axis: step, epoch, time (seconds since the start) or wall (date and time, UTC) (step)"
+    parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help=help)
+    parser.add_argument("--log-y", action="store_true", help="logarithmic values")
+
+
 def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
     """Return the filter that `--where`, `--tag` and `--sweep` stand for.
 
+    Args:
+        arguments: The parsed arguments of a command with `add_conditions`.
+
     Raises:
-        FilterError: If a condition makes no sense.
+        FilterError: If a condition is invalid.
     """
     from runs.query.filters import Condition, parse_words
     from runs.query.names import SWEEP
@@ -64,11 +112,6 @@ def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
     return [*map(parse_words, arguments.where), *tags, *sweep]
 
 
-def has_conditions(arguments: argparse.Namespace) -> bool:
-    """Tell whether `--where`, `--tag` or `--sweep` chooses runs."""
-    return bool(arguments.where or arguments.tag or arguments.sweep)
-
-
 def find_chosen(
     store: Store,
     arguments: argparse.Namespace,
@@ -76,55 +119,86 @@ def find_chosen(
     limit: int | None = None,
     also: Sequence[Mapping[str, Any]] = (),
 ) -> list[Run]:
-    """Return the runs that the options, and `also`, mean, none of which hides others; see `Run.listed`, `Store.find`.
-
-    Raises:
-        FilterError: If they make no sense.
-    """
-    found = store.find([*conditions_in(arguments), *also], getattr(arguments, "sort", "-start"), limit, columns)
-    for run in found:
-        run.is_listed = True
-    return found
-
-
-def find_named_or_chosen(
-    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int
-) -> tuple[list[Run], str]:
-    """Return the runs that were named, or those that the options mean, and a sentence on those that are left out.
+    """Return the runs that match the options; a damaged one hides no others, see `Run.listed`.
 
     Args:
-        store: Where they are.
-        arguments: With `runs`, `limit`, and what `add_selection` adds.
+        store: The store.
+        arguments: The parsed arguments of a command with `add_conditions`, or with `add_selection` for an order.
         columns: Fields to fetch along.
-        limit: How many at most where `--limit` says nothing; 0 for all, which need not be chosen, then.
+        limit: The maximum number of runs.
+        also: Further filters.
 
     Raises:
-        RunsError: If runs are named and chosen, or neither.
-        FilterError: If the options make no sense.
+        FilterError: If an option is invalid.
     """
-    from runs.errors import RunsError
+    runs = store.find([*conditions_in(arguments), *also], getattr(arguments, "sort", "-start"), limit, columns)
+    for run in runs:
+        run.is_listed = True
+    return runs
 
+
+def choose_runs(
+    store: Store,
+    arguments: argparse.Namespace,
+    columns: Sequence[str],
+    limit: int = 0,
+    *,
+    may_be_all: bool = False,
+    lists: bool = True,
+) -> tuple[list[Run], str]:
+    """Return the named runs, or those that match the options.
+
+    Args:
+        store: The store.
+        arguments: The parsed arguments, with `runs`, those of `add_conditions` and perhaps `limit`.
+        columns: Fields to fetch along.
+        limit: The maximum number of runs without `--limit`; 0 for all.
+        may_be_all: Whether a command without any choice means all runs.
+        lists: Whether a damaged run that is named is returned as far as it can be read, see `Run.listed`.
+
+    Returns:
+        The runs, and a sentence about those beyond the limit.
+
+    Raises:
+        RunsError: If runs are both named and chosen, or neither, or no run matches.
+        FilterError: If an option is invalid.
+    """
+    is_conditional = bool(arguments.where or arguments.tag or arguments.sweep)
     if arguments.runs:
-        if has_conditions(arguments):
+        if is_conditional:
             raise RunsError(
                 "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
             )
-        return list(dict.fromkeys(store.get(key).listed() for key in arguments.runs)), ""
-    if not (has_conditions(arguments) or not limit or arguments.limit is not None):
-        raise RunsError("got no run; name some, such as latest, or choose with --where or --limit")
-    most = limit_in(arguments, limit)
+        named = dict.fromkeys(map(store.get, arguments.runs))
+        return [run.listed() if lists else run for run in named], ""
+    has_limit = getattr(arguments, "limit", None) is not None
+    if not (is_conditional or has_limit or may_be_all):
+        more = " or --limit" if "limit" in arguments else ""
+        raise RunsError(f"got no run; name some, such as latest, or choose with --where{more}")
+    most = limit_in(arguments, limit) if "limit" in arguments else None
     # One more tells whether there are more.
-    found = find_chosen(store, arguments, columns, most + 1 if most else None)
-    if most and len(found) > most:
-        return found[:most], f"{most} runs; there are more: --limit 0 takes all"
-    return found, ""
+    runs = find_chosen(store, arguments, columns, most + 1 if most else None)
+    if not runs:
+        raise RunsError("no run matches the conditions")
+    if most and len(runs) > most:
+        return runs[:most], f"{most} runs; there are more: --limit 0 takes all"
+    return runs, ""
 
 
 def limit_in(arguments: argparse.Namespace, default: int = 0) -> int | None:
-    """Return how many runs `--limit` asks for at most; None for all."""
+    """Return the maximum number of runs; None for all.
+
+    Args:
+        arguments: The parsed arguments, with `limit`.
+        default: The number without `--limit`; 0 for all.
+    """
     return (default if arguments.limit is None else arguments.limit) or None
 
 
-def names_in(*given: str) -> tuple[str, ...]:
-    """Return the names of options that may hold several, with commas between."""
-    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+def names_in(*texts: str) -> tuple[str, ...]:
+    """Return the names in the values of an option.
+
+    Args:
+        texts: The values, each with several names and commas between them.
+    """
+    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())

@@ -1,21 +1,33 @@
-"""Lines of text: colours on a terminal only, and nothing that a terminal would obey."""
+"""Everything that commands print but tables: lines, JSON and progress; colours on a terminal only, and no controls."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from runs.query.strict_json import strict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "harmless", "is_coloured", "is_terminal", "print_text", "print_to_stderr", "print_unified"]
+__all__ = [
+    "Progress",
+    "console",
+    "harmless",
+    "is_coloured",
+    "is_terminal",
+    "print_json",
+    "print_text",
+    "print_to_stderr",
+    "print_unified",
+]
 
-# What a terminal obeys (controls of ASCII and of Latin-1), what turns the order of a line round, what ends a line, and
-# what is no character at all.
+# Controls of ASCII and of Latin-1, characters that reverse or end a line, and code points that are no characters.
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -24,7 +36,11 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def harmless(text: str) -> str:
-    r"""Return a text with all that a terminal would obey made visible: `\x1b` for the escape character."""
+    r"""Return a text with all control characters made visible: `\x1b` for the escape character.
+
+    Args:
+        text: Any text, such as the name of a file or a value of a record.
+    """
     return _HARMFUL.sub(lambda match: _SHORT.get(match[0]) or _escaped(ord(match[0])), text)
 
 
@@ -33,17 +49,22 @@ def _escaped(code: int) -> str:
 
 
 def is_terminal() -> bool:
-    """Tell whether what is printed goes to a terminal."""
+    """Tell whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def is_coloured() -> bool:
-    """Tell whether it may be coloured; see https://no-color.org."""
+    """Tell whether stdout may be coloured; see https://no-color.org."""
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_text(text: str, style: str = "") -> None:
-    """Print one line, made harmless."""
+    """Print one line, made harmless.
+
+    Args:
+        text: The line; see `harmless`.
+        style: Its style on a terminal, as rich names it, such as `bold red`.
+    """
     text = harmless(text)
     if style and is_coloured():
         from rich.text import Text
@@ -54,20 +75,60 @@ def print_text(text: str, style: str = "") -> None:
 
 
 def print_unified(text: str) -> None:
-    """Print a unified diff."""
+    """Print a unified diff, added and removed lines in colour.
+
+    Args:
+        text: The lines of the diff.
+    """
     for line in text.splitlines():
         print_text(f"  {line}", _DIFF_STYLES.get(line[:1], ""))
 
 
 def print_to_stderr(text: str) -> None:
-    """Print one line to stderr, made harmless."""
-    with contextlib.suppress(OSError):  # it is full, and there is nowhere else to say so
+    """Print one line to stderr, made harmless.
+
+    Args:
+        text: The line; it is lost if stderr cannot be written to.
+    """
+    with contextlib.suppress(OSError):  # a full disk, which nothing else could report either
         print(harmless(text), file=sys.stderr)
+
+
+def print_json(value: Any, *, in_one_line: bool = False) -> None:
+    """Print a document as strict JSON, in ASCII.
+
+    Args:
+        value: The document; see `runs.query.strict_json.strict` for numbers that JSON lacks.
+        in_one_line: Whether to print one line and flush it, for a reader of a stream.
+    """
+    indent = None if in_one_line else 2
+    print(json.dumps(strict(value), indent=indent, allow_nan=False), flush=in_one_line)
+
+
+class Progress:
+    """A line on the terminal that shows the progress of long work, and goes when the work is done."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Update the line.
+
+        Args:
+            what: The work.
+            done, total: The finished part, and the whole. Work that is finished at once never shows a line.
+        """
+        if not sys.stderr.isatty() or (done >= total and not self._is_shown):
+            return
+        self._is_shown = done < total
+        line = f"{harmless(what)}: {done:,} of {total:,}" if self._is_shown else ""
+        sys.stderr.write(f"\r{line}\x1b[K")
+        sys.stderr.flush()
 
 
 @functools.cache
 def console() -> Console:
-    """Return what prints in colours; of what it gets, nothing is read as markup."""
+    """Return the console that prints in colours; it takes no text as markup."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)

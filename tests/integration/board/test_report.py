@@ -112,7 +112,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone_and_as_a_whole(recorded
     [
         ((), "got no run; name some"),
         (("1", "--where", "lr=0.1"), "got runs and conditions"),
-        (("--where", "lr>9"), "there are no runs to report on"),
+        (("--where", "lr>9"), "no run matches the conditions"),
         (("1", "--compare", "result"), "--compare: expected --by too"),
         (("--by", "lr", "--compare", "nope"), "nope"),
         (("1", "--x", "epoch"), "its record tells no epochs"),
