@@ -22,4 +22,5 @@ def resume() -> None:
     global _is_paused
     if _is_paused:
         _is_paused = False
+        gc.freeze()  # modules and config live as long as the process: later collections need not scan them
         gc.enable()

@@ -26,7 +26,11 @@ __all__ = ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"]
 
 
 def freeze(value: Any) -> Any:
-    """Return `value` with every dict in it as a `Map` and every list as a `FrozenList`."""
+    """Return a read-only copy of a value, with each dict as a `Map` and each list as a `FrozenList`.
+
+    Args:
+        value: Dicts, lists and tuples, nested to any depth; all other objects are kept as they are.
+    """
     if isinstance(value, Map | FrozenList):
         return value
     if isinstance(value, Mapping):
@@ -39,7 +43,13 @@ def freeze(value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Return `value` with every mapping in it as a new `dict` and every list as a new `list`."""
+    """Return a plain copy of a value, with each mapping as a new `dict` and each list as a new `list`.
+
+    Use it to change a config inside a run, or to save it with `torch.save`, YAML or JSON.
+
+    Args:
+        value: A `Map`, or nested mappings, lists and tuples; all other objects are kept as they are.
+    """
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -155,7 +165,7 @@ class Map(_Dotted):
 
     @classmethod
     def fromkeys(cls, keys: Any, value: Any = None) -> Map:
-        """Return a `Map` from each of `keys` to `value`."""
+        """Return a `Map` with the given keys, each with the same value."""
         return cls(dict.fromkeys(keys, value))
 
 
@@ -199,7 +209,7 @@ class MutableMap(_Dotted):
         return self
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
-        """Return the value of a key, which is set to `default` if it is not there."""
+        """Return the value of a key; if it is missing, set it to `default` first."""
         if key not in self:
             self[key] = default
         return self[key]

@@ -24,9 +24,9 @@ Train, look at the settings, follow the recipe, test:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m experiments", description="Start an experiment of your own.")
+    parser = argparse.ArgumentParser(prog="python -m experiments", description="Start your own experiment.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    help = "write an experiment with an ingredient of its own, a recipe and a test into this folder"
+    help = "create an experiment with its own ingredient, a recipe and a test in this folder"
     new = commands.add_parser("new", help=help, description=f"{help[0].upper()}{help[1:]}.")
     new.add_argument("name", metavar="NAME", help="its name: letters, digits and underscores")
     arguments = parser.parse_args(argv)

@@ -44,7 +44,7 @@ ex.observers.append(file_observer("my_runs"))
 
 @gan.config
 def gan_config() -> None:
-    # random numbers that an image is made of
+    # number of random inputs of the generator
     noise = 32
     # units of the hidden layers of both networks
     hidden = [128, 128]
@@ -52,7 +52,7 @@ def gan_config() -> None:
     generator_lr = 1e-3
     # learning rate of the critic
     critic_lr = 1e-3
-    # steps of the critic for one of the generator
+    # steps of the critic for each step of the generator
     critic_steps = 3
     # weight of the gradient penalty
     penalty = 10.0
@@ -73,7 +73,7 @@ def check_gan(config: Map) -> None:
 def config(training: Any, checkpoint: Any) -> None:
     # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
-    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    # auto resumes the unfinished run with this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
     # all random streams (split, shuffle, weights, noise) derive from it
     seed = 0

@@ -45,17 +45,17 @@ ex.observers.append(file_observer("my_runs"))
 
 @text.config
 def text_config() -> None:
-    # a file in UTF-8, or a folder with *.txt; None is the reference of the language that comes with Python (pydoc_data)
+    # a UTF-8 file, or a folder with *.txt; None for the language reference that comes with Python (pydoc_data)
     path: str | None = None
-    # bytes in a sequence, which is how far the model sees
+    # bytes in a sequence, which limits how far the model sees
     context = 128
     # sequences in a batch (a micro-batch, where amp.accumulate is above 1)
     batch_size = 32
-    # share of the text, before the test part, to validate on
+    # share of the text, before the test part, for validation
     val_fraction = 0.05
-    # share of the text, at its end, to test on
+    # share of the text, at its end, for the final test
     test_fraction = 0.05
-    # let a run that starts from a state of another one take another text, or split it anew
+    # let a run that starts from another run's state use another text or a new split
     new_split = False
 
 
@@ -77,19 +77,19 @@ def gpt_config() -> None:
 def config(optimizer: Any, training: Any, checkpoint: Any) -> None:
     # learning rate; the same setting as optimizer.lr
     lr = optimizer["lr"]
-    # passes over the training part; the same setting as training.epochs
+    # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
-    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    # auto resumes the unfinished run with this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
     # what is written by the command generate, and at the end of a training
     sample = {
-        # the beginning
+        # text to continue
         "prompt": "The ",
-        # bytes to write behind it
+        # bytes to generate
         "length": 400,
-        # below 1 likely characters are preferred; 0 always takes the likeliest
+        # below 1 prefers likely characters; 0 always takes the most likely
         "temperature": 0.8,
-        # another one writes another text
+        # seed of the sampled text
         "seed": 0,
     }
     # all random streams (shuffle, weights, dropout) derive from it

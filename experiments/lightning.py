@@ -70,12 +70,12 @@ def config() -> None:
     checkpoint = {
         # arguments of lightning's ModelCheckpoint, such as monitor, mode, save_top_k
         "options": {},
-        # what to go on from: auto (the unfinished run of the same config, if there is one), or another run's checkpoint
+        # what to resume: auto (the unfinished run with the same config, if there is one), or another run's checkpoint
         "resume": None,
     }
     # the same setting as checkpoint.resume
     resume = checkpoint["resume"]
-    # given to lightning's seed_everything; workers of loaders derive theirs from it
+    # passed to lightning's seed_everything; loader workers derive theirs from it
     seed = 0
 
 

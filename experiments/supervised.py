@@ -85,7 +85,7 @@ def _config(optimizer: Any, training: Any, checkpoint: Any) -> None:
     lr = optimizer["lr"]
     # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
-    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    # auto resumes the unfinished run with this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
     # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
     seed = 0
@@ -153,7 +153,7 @@ def train(
 
 
 def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
-    """Measure a checkpoint (checkpoint.path=...): on the test part that its training kept apart, or on other data."""
+    """Measure a checkpoint (checkpoint.path=...) on the test part of its training, or on other data."""
     from experiments.training import loop, results
 
     where = device.make_device(seed)
@@ -166,7 +166,7 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
 
 
 def predict(_config: Map, _run: LabRun, seed: int) -> int:
-    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
+    """Write the predictions of a checkpoint (checkpoint.path=...) as a table; the data need no targets."""
     from experiments.training import loop, results
 
     where = device.make_device(seed)

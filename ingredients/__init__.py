@@ -1,4 +1,4 @@
-"""What experiments are composed of.
+"""Ingredients that experiments are composed of.
 
 Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`: `data`,
 `model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `distributed`, `training`, `checkpoint`,

@@ -20,7 +20,7 @@ ingredient = Ingredient("amp")
 
 @ingredient.config
 def config() -> None:
-    # precision of the forward pass: off (float32), float16, bfloat16, auto (what pays on the device)
+    # precision of the forward pass: off (float32), float16, bfloat16, auto (the best for the device)
     dtype: Literal["off", "float16", "bfloat16", "auto"] = "off"
     # first scale of the loss, with float16
     init_scale = 65536.0
@@ -30,9 +30,9 @@ def config() -> None:
     backoff_factor = 0.5
     # steps without overflow before the scale grows
     growth_interval = 2000
-    # largest norm of all gradients together; None for no limit
+    # maximum norm of all gradients together; None for no limit
     clip_norm: float | None = None
-    # largest absolute value of a gradient; None for no limit
+    # maximum absolute value of a gradient; None for no limit
     clip_value: float | None = None
     # micro-batches of data.batch_size that make up one optimizer step
     accumulate = 1

@@ -39,13 +39,13 @@ def config() -> None:
     interval = 1
     # optimizer steps between savings of the newest state within an epoch; None for none
     interval_steps: int | None = None
-    # newest states to keep, at least 2 to be safe from damage; the older ones stay as checkpoints/step-N.pt
+    # number of newest states to keep, at least 2 in case one is damaged; older ones are checkpoints/step-N.pt
     keep = 2
-    # what to go on from: auto (the unfinished run of the same config, if there is one), or another run's checkpoint
+    # what to resume: auto (the unfinished run with the same config, if there is one), or another run's checkpoint
     resume: str | None = None
     # checkpoint that the commands evaluate, predict and export load: PATH.pt, run:ID (its best weights) or run:ID@last
     path: str | None = None
-    # type that evaluate and predict cast the weights to, and compute in: float16 and bfloat16 take half the memory
+    # type of weights and computation in evaluate and predict: float16 and bfloat16 take half the memory
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 

@@ -91,7 +91,7 @@ def config() -> None:
     val_fraction = 0.15
     # share of all samples for the final test, unless the data have a test part
     test_fraction = 0.15
-    # give every part its share of every class
+    # stratify by class: every part gets its share of every class
     stratify = True
     # seed of the split; None uses the experiment's seed
     split_seed: int | None = None

@@ -28,15 +28,15 @@ ingredient = Ingredient("device")
 
 @ingredient.config
 def config() -> None:
-    # where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps; of several ranks each has a GPU
+    # device to compute on: auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps; each rank has its own GPU
     name = "auto"
-    # refuse operations that are not repeatable bit for bit (matters on GPUs, where it costs speed)
+    # use only deterministic operations, bit for bit (matters on GPUs, where it costs speed)
     deterministic = False
-    # let cuDNN time its algorithms and take the fastest: quick for fixed shapes, not repeatable
+    # let cuDNN time its algorithms and use the fastest: faster for fixed shapes, not deterministic
     cudnn_benchmark = False
-    # precision of float32 in matrix products: highest, high (TF32 on GPUs), medium; None leaves it as torch has it
+    # precision of float32 in matrix products: highest, high (TF32 on GPUs), medium; None for torch's setting
     matmul_precision: Literal["highest", "high", "medium"] | None = None
-    # threads of one CPU operation; None takes torch's own number, or 1 where they would spin while they wait
+    # threads of one CPU operation; None for torch's number, or 1 if they would spin while they wait
     num_threads: int | None = None
 
 

@@ -22,13 +22,13 @@ ingredient = Ingredient("distributed")
 def config() -> None:
     # how ranks exchange tensors: auto (nccl on GPUs, else gloo), gloo, nccl
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    # let batch normalisation take its statistics over the batches of all ranks; without it, over each rank's own
+    # compute statistics of batch normalisation over all ranks, not over each rank's own batch
     sync_batch_norm = False
-    # split gradients, momenta and the parameters that are trained over ranks (FSDP2), for models that need much memory
+    # split gradients, optimizer states and trained parameters over ranks (FSDP2), to save memory
     shard = False
-    # let parameters take no part in the loss of some batches; costs a search through the graph at each step
+    # allow parameters that some batches do not use; costs a search through the graph at each step
     find_unused_parameters = False
-    # seconds that ranks wait for each other in one exchange, before the run fails
+    # seconds that ranks wait for each other in one exchange before the run fails
     timeout_s = 600.0
 
 

@@ -30,15 +30,15 @@ ingredient = Ingredient("export", is_tool=True)
 def config() -> None:
     # what the command export writes: onnx (extra onnx), or pt2, which torch.export.load reads
     format: Literal["onnx", "pt2"] = "onnx"
-    # where to, such as model.onnx; None for the artifact model.onnx or model.pt2 of the command's own run
+    # output file, such as model.onnx; None for the artifact model.onnx or model.pt2 of the command's own run
     path: str | None = None
-    # replace a file that is there
+    # replace an existing file
     overwrite = False
-    # let the file take values that are not normalised, and return those of a regression in the targets' own unit
+    # include the preparation: take unnormalised inputs, and return a regression's values in the targets' unit
     preparation = False
-    # largest difference from the model that is accepted, as a share of the largest output
+    # largest accepted difference from the model, as a share of the largest output
     tolerance = 1e-4
-    # batches of the test part that the file is compared with the model on
+    # batches of the test part on which file and model are compared
     num_batches = 8
     # what the command predict writes: csv, parquet (extra parquet), npz
     predictions: Literal["csv", "parquet", "npz"] = "csv"

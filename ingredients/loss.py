@@ -26,9 +26,9 @@ def config() -> None:
     name: str | None = None
     # arguments of its class, such as label_smoothing, gamma, pos_weight, beta
     options: dict[str, Any] = {}
-    # weights of the classes: None, balanced (by their number in the training part), or a list
+    # class weights: None, balanced (by frequency in the training part), or a list
     class_weights: Literal["balanced"] | list[float] | None = None
-    # several losses in place of one, each by a name of its own: {ce: {name: cross_entropy}, focal: {name: focal,
+    # several losses instead of one, each with its own name: {ce: {name: cross_entropy}, focal: {name: focal,
     # weight: 0.5, options: {gamma: 3}}}; their weighted sum is minimised, each is logged as train/NAME and val/NAME
     parts: dict[str, Any] = {}
 

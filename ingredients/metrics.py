@@ -22,10 +22,10 @@ ingredient = Ingredient("metrics")
 
 @ingredient.config
 def config() -> None:
-    # classes of torchmetrics (extra: metrics) by the name they are logged by: {f1: F1Score, top3: {name: Accuracy,
+    # classes of torchmetrics (extra: metrics), by the name to log: {f1: F1Score, top3: {name: Accuracy,
     # top_k: 3}, confusion: ConfusionMatrix}; task and number of classes follow from the loss
     use: dict[str, Any] = {}
-    # measure the training batches, too, as they are trained on; logged once an epoch as train/NAME
+    # also measure the training batches during training; logged once an epoch as train/NAME
     on_train = False
 
 

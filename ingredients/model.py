@@ -50,27 +50,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def config() -> None:
     # mlp, cnn, vit, torchvision:NAME, or package.module:Class
     name = "mlp"
-    # arguments of the network; a class of your own takes any that its signature has
+    # arguments of the network; your own class takes any in its signature
     options = OPTIONS.get(name, {})
     # initial weights: default, xavier, kaiming, orthogonal; {name: normal, std: 0.1}; [{match: head, name: zeros}]
     init: str | list[dict] | dict = "default"
     # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights) or run:ID@last; None for none
     weights: str | None = None
-    # whether the weights must fit in every name and shape; False loads those that do, and reports the others
+    # require all names and shapes to match; False loads those that match and reports the others
     strict = True
-    # other names for those in the file: a list of {match: regular expression, to: text}, applied one after the other
+    # renames for tensors of the file: a list of {match: regular expression, to: text}, applied in order
     rename: list[dict] = []
     # parts to freeze: globs on the names of modules and parameters, such as features.*; model.summary shows the names
     freeze: list[str] = []
     # parts to freeze until an epoch: a list of {epoch: the first that trains them, match: glob or list of globs}
     unfreeze: list[dict] = []
-    # what of frozen parts stays in evaluation mode: norm (normalisation layers), all (dropout, too)
+    # frozen layers that stay in evaluation mode: norm (normalisation layers), all (also dropout)
     frozen_eval: Literal["norm", "all"] = "norm"
-    # compute activations again in the backward pass, in place of keeping them: globs on the names of modules
+    # recompute activations in the backward pass instead of keeping them: globs on the names of modules
     gradient_checkpointing: list[str] = []
     # keep images, and weights of convolutions, with channels last in memory, which is faster on tensor cores
     channels_last = False
-    # compile the network (torch.compile, which takes a C++ compiler): its mode, or None
+    # compile the network (torch.compile, which needs a C++ compiler): its mode, or None
     compile: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None = None
     # further arguments of torch.compile, such as backend, fullgraph, dynamic
     compile_options: dict[str, Any] = {}
@@ -223,7 +223,7 @@ def summary(_config: Map, _run: Any) -> None:
 
 @ingredient.command(unobserved=True, needs=("data", "loss"))
 def probe(_config: Map, _run: Any) -> None:
-    """Show what goes through the layers with one training batch, forward and back, and draw it as probe.png."""
+    """Show activations and gradients of the layers for one training batch, and draw them as probe.png."""
     import torch
 
     from ingredients.config.seed import global_stream

@@ -37,13 +37,13 @@ def config() -> None:
     weight_decay: float | None = None
     # further arguments of the class, such as momentum, betas, nesterov
     options: dict[str, Any] = {}
-    # groups of their own: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
+    # parameter groups: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
     groups: list[dict] = []
-    # decay biases and the parameters of normalisation layers, too
+    # also decay biases and the parameters of normalisation layers
     decay_bias_and_norm = True
-    # factor on lr from each layer to the one before it, such as 0.75, the last having all of lr; None for one rate
+    # factor on lr from each layer to the previous one, such as 0.75; the last layer has lr; None for one rate
     layer_decay: float | None = None
-    # how a step is computed: for_loop, foreach (all parameters at once), fused (one kernel); None as torch thinks best
+    # computation of a step: for_loop, foreach (all parameters at once), fused (one kernel); None for torch's choice
     implementation: Literal["for_loop", "foreach", "fused"] | None = None
 
 
@@ -141,7 +141,7 @@ def _flags(cls: type, implementation: str | None, options: Mapping[str, Any]) ->
     both = [name for name in takes if name in options]
     if both:
         raise OptimizerError(
-            f"optimizer: got implementation and options.{both[0]}, which are one thing; give one of them"
+            f"optimizer: got implementation and options.{both[0]}, which set the same thing; give only one of them"
         )
     return {name: name == implementation for name in takes}
 

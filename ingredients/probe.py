@@ -20,9 +20,9 @@ ingredient = Ingredient("probe")
 def config() -> None:
     # modules to look into: a glob on their dotted names, or several, such as body.*; model.summary shows the names
     modules: list[str] | str = []
-    # optimizer steps between two looks
+    # optimizer steps between two probes
     every = 100
-    # what to log of them: inputs, activations, gradients, weights, histograms, images (of feature maps)
+    # what to log: inputs, activations, gradients, weights, histograms, images (of feature maps)
     what: list[str] = ["activations", "gradients", "weights"]
     # steps to profile: the first and the last, such as [10, 19]; [] for none
     profile: list[int] = []

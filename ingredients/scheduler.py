@@ -24,9 +24,9 @@ ingredient = Ingredient("scheduler")
 def config() -> None:
     # class of torch.optim.lr_scheduler (CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, ...), or package.module:Class
     name: str | None = None
-    # its arguments; a length that is left out (T_max, total_steps, total_iters) becomes that of the whole training
+    # its arguments; a missing length (T_max, total_steps, total_iters) becomes the length of the training
     options: dict[str, Any] = {}
-    # when it steps: after every epoch, or after every optimizer step
+    # when the scheduler steps: after every epoch, or after every optimizer step
     interval: Literal["epoch", "step"] = "epoch"
     # metric that ReduceLROnPlateau watches, read after each validation
     metric = "val/loss"
@@ -92,7 +92,7 @@ class Schedule:
 
     @property
     def has_length(self) -> bool:
-        """Whether it may follow the length of the training: constant rates and a plateau do not."""
+        """True if it may follow the length of the training; constant rates and a plateau do not."""
         return self.scheduler is not None and not self._on_plateau
 
     def check(self, metrics: Collection[str]) -> None:

@@ -47,43 +47,43 @@ ingredient = Ingredient("sweep", is_tool=True)
 
 @ingredient.config
 def config() -> None:
-    # file with what is varied, how points are chosen and what is judged, in the format of wandb's sweeps
+    # file with parameters, search method and objective, in the format of W&B's sweeps
     spec: str | None = None
-    # the same in one line, such as '{lr: [1e-3, 1e-2]}': lists are values to try
+    # parameters in one line, such as '{lr: [1e-3, 1e-2]}': lists are values to try
     over: str | dict | None = None
-    # with sweep.over: how points are chosen: grid, random, bayes, and others of docs/sweeping.md
+    # with sweep.over: search method: grid, random, bayes, and others in docs/sweep_specs.md
     method = "grid"
-    # with sweep.over: what is judged, such as val/accuracy.max, or result, what the run returns; None judges nothing
+    # with sweep.over: the objective, such as val/accuracy.max, or result, the run's return value; None for none
     metric: str | None = None
-    # with sweep.over: which way is better
+    # with sweep.over: minimize or maximize the metric
     goal: Literal["minimize", "maximize"] = "minimize"
-    # name of the sweep; None derives it from what the sweep asks, so that the same command goes on with it
+    # name of the sweep; None derives it from the definition, so that the same command continues the sweep
     id: str | None = None
-    # points to try at most; None tries all of a grid
+    # maximum number of points; None tries all of a grid
     count: int | None = None
-    # agents; on this machine the threads of the CPU are divided among them
+    # number of agents; on this machine they share the CPU threads
     workers = 1
-    # where they run: local, this machine; ray, the nodes of a cluster; slurm, the tasks of an array job
+    # where agents run: local, this machine; ray, the nodes of a cluster; slurm, the tasks of an array job
     engine: Literal["local", "ray", "slurm"] = "local"
     # with sweep.engine=ray: address of the cluster, such as auto or ray://head:10001; None starts Ray on this machine
     address: str | None = None
-    # what each agent gets of a cluster, such as {cpus: 4, gpus: 0.5, memory_gb: 16}; one CPU by itself
+    # resources of each agent on a cluster, such as {cpus: 4, gpus: 0.5, memory_gb: 16}; default one CPU
     resources: str | dict = {}
     # with sweep.engine=slurm: options of the job, such as {partition: gpu, timeout_min: 240}
     slurm: str | dict = {}
-    # visible GPUs are divided among the workers; more than one worker may share one
+    # number of workers that share a GPU; the visible GPUs are divided among the workers
     workers_per_gpu = 1
-    # random choices of points derive from it, and the first seed of points that are run with several
+    # seed of the search; also the first seed if points run with several
     sampler_seed = 0
-    # of sweep.best: runs of each of the best three points on fresh seeds; None judges by the sweep alone
+    # for sweep.best: runs of each of the best three points on fresh seeds; None uses the sweep's runs alone
     reseed: int | None = None
-    # how often a point is tried again when its run or its agent was killed
+    # how often a point is retried when its run or its agent was killed
     retries = 3
-    # seconds that one run of a trial may take; a longer one is ended, and its trial has failed; None for no limit
+    # time limit of a trial's run in seconds; a longer run is ended and its trial fails; None for no limit
     trial_timeout_s: float | None = None
-    # run points, too, whose parameters those of a finished one are
+    # also run points with the parameters of a finished one
     repeat = False
-    # modules that an agent imports once for all of its runs; None for those that experiments commonly use
+    # modules that an agent imports once for all of its runs; None for the usual ones
     packages: list[str] | None = None
     # URL of an Optuna storage to keep the study in; None keeps it where the runs are
     storage: str | None = None
@@ -117,7 +117,7 @@ def check_config(config: Map) -> None:
 
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
-    """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
+    """Start a sweep with agents; the same command again continues where it stopped."""
     from runs.sweeps.study.continuing import take_up
     from runs.sweeps.study.own_storage import check_storage
     from runs.sweeps.study.samplers import check_extra
@@ -164,7 +164,7 @@ def run(_config: Map, _run: Any) -> Any:
 
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
-    """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
+    """Work on a sweep (sweep.id=...) that was started elsewhere, until no point is left."""
     from runs.sweeps.agents.worker import work
     from runs.work.sharing import divided_threads
 
@@ -181,7 +181,7 @@ def agent(_config: Map, _run: Any) -> int:
 
 @ingredient.command(unobserved=True)
 def status(_config: Map, _run: Any) -> None:
-    """Show how a sweep (sweep.id=...) stands; without an id all of them."""
+    """Show the status of a sweep (sweep.id=...); without an id, of all sweeps."""
     from runs.errors import SweepError
     from runs.sweeps.study.undelivered import undelivered_lines
     from runs.sweeps.views.status import Watcher, status_lines
@@ -206,7 +206,7 @@ def status(_config: Map, _run: Any) -> None:
 
 @ingredient.command(unobserved=True)
 def stop(_config: Map, _run: Any) -> None:
-    """Let the agents of a sweep (sweep.id=...) start no more runs; those that are on come to their end."""
+    """Stop a sweep (sweep.id=...): finish the current runs, and start none."""
     with _errors():
         home, _ = _existing(_place(_run), _config)
         home.stop()
@@ -229,7 +229,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
         watcher = Watcher(home)
         found = list(watcher.look().best)
         if not found:
-            none = "no trial has come to its end yet" if spec.objectives else _JUDGES_NOTHING
+            none = "no trial has finished yet" if spec.objectives else _JUDGES_NOTHING
             print(f"sweep {home.id}: {none}")
             return None
         if _config.reseed is not None:

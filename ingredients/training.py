@@ -35,23 +35,23 @@ def config() -> None:
     val_interval = 1
     # optimizer steps between logged values of the training loss, lr and gradient norm
     log_interval = 50
-    # metric that chooses the best checkpoint and stops early
+    # metric for the best checkpoint and early stopping
     monitor = "val/loss"
     # which way is better: auto (max for accuracy and r2, else min), min, max
     mode: Literal["auto", "min", "max"] = "auto"
     # validations without improvement after which training stops; None never stops early
     patience: int | None = None
-    # smallest change of the metric that patience counts as an improvement; the best checkpoint is the best all the same
+    # smallest change that patience counts as an improvement; the best checkpoint ignores it
     min_delta = 0.0
-    # once loss, gradients or weights are NaN or infinite: stop, skip (that step), rollback (at half the lr), ignore
+    # if loss, gradients or weights are NaN or infinite: stop, skip (that step), rollback (and halve lr), ignore
     on_nan: Literal["stop", "skip", "rollback", "ignore"] = "stop"
-    # validate and keep an average of the weights: ema (over steps), swa (over epochs); None for the weights themselves
+    # validate and keep an average of the weights: ema (over steps), swa (over epochs); None for no average
     average: Literal["ema", "swa"] | None = None
     # share of the average that stays after each step, with ema
     average_decay = 0.999
     # first epoch that the average counts; None for 1 with ema, for the last quarter of the training with swa
     average_start: int | None = None
-    # validate in torch.inference_mode, with less to keep track of; no module may keep what it computed for training
+    # validate in torch.inference_mode, which is faster; modules must not reuse tensors from it in training
     inference_mode = False
 
 
@@ -119,7 +119,7 @@ def find_lr(_run: Any) -> None:
 
 @ingredient.command(unobserved=True, needs=_NEEDED)
 def find_batch_size(_run: Any) -> None:
-    """Find the largest data.batch_size for which the memory of the GPU suffices; draw memory and speed by size."""
+    """Find the largest data.batch_size that fits the GPU's memory; draw memory and speed by size."""
     from ingredients.tuning.batch_size import draw, largest_batch, print_sizes
 
     parts, opt, precision = _to_train(_run)

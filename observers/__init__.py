@@ -1,4 +1,4 @@
-"""What writes a run down: a journal on the local disk first, MongoDB and TensorBoard beside it.
+"""Recording of runs: a journal on the local disk first, MongoDB and TensorBoard beside it.
 
     from observers import FileObserver, Image, MongoObserver
 

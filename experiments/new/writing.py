@@ -15,7 +15,7 @@ __all__ = ["write_experiment"]
 
 # Files that are written, by the template that each is made of. NAME in either is the experiment's name.
 _TEMPLATES = {"NAME.yaml": "recipe.txt", "test_NAME.py": "test.txt", "NAME.py": "script.txt"}
-# What pytest would take for a test or its set-up.
+# What pytest would collect for a test or its set-up.
 _PYTEST = re.compile(r"conftest|test_.*|.*_test")
 
 
@@ -63,7 +63,7 @@ def _check_name(name: str) -> None:
             "beginning with a letter, and no keyword; write for example my_study"
         )
     if _PYTEST.fullmatch(name):
-        raise ConfigError(f"{name}: pytest would take {name}.py for a test; choose another name")
+        raise ConfigError(f"{name}: pytest would collect {name}.py as a test; choose another name")
 
 
 def _check_module(name: str, folder: Path) -> None:

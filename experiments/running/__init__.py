@@ -1,1 +1,1 @@
-"""How one run goes: the strict checks, the run itself, signals, resuming, buffers, system metrics, commands."""
+"""The course of one run: strict checks, the run itself, signals, resuming, buffers, system metrics, commands."""

@@ -240,7 +240,7 @@ class OutputFile:
             except (OSError, ValueError) as error:  # the disk is full, or somebody prints after the end
                 if not self._is_full:
                     self._is_full = True
-                    _log.warning("output cannot be captured (%s); the run goes on", error)
+                    _log.warning("output cannot be captured (%s); the run continues", error)
         return len(text)
 
     def flush(self) -> None:
@@ -268,7 +268,7 @@ class OutputFile:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be written any more."""
+        """True if nothing can be written any more."""
         return self._file.closed
 
     def close(self) -> None:

@@ -127,13 +127,13 @@ def make_replay(main: Callable[[], Any]) -> Callable[[str], dict[str, Any] | Non
     """
 
     def replay(bundle: str) -> dict[str, Any] | None:
-        """Repeat the step of a bundle (bundle=FOLDER) under anomaly detection, and name what was not finite."""
+        """Repeat the step of a bundle (bundle=FOLDER) under anomaly detection, and name the first non-finite value."""
         try:
             with replaying(Path(bundle)):
                 main()
         except Replayed as done:
             print(done.report)
             return None if done.finding is None else dict(done.finding)
-        raise ConfigError("replay: the experiment came to its end without a training by loop.fit, so no step was taken")
+        raise ConfigError("replay: the experiment ended without a training by loop.fit, so no step was taken")
 
     return replay

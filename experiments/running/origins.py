@@ -1,4 +1,4 @@
-"""Where each value of a config came from: the command line, a hook, a named config, a recipe, or its default."""
+"""The origin of each config value: the command line, a hook, a named config, a recipe, or its default."""
 
 from __future__ import annotations
 

@@ -200,14 +200,14 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
             if record is None:
                 continue
             if _is_living(folder, record):
-                _log.warning("resume=auto: %s is passed over, because a process is at work on it", folder)
+                _log.warning("resume=auto: %s is skipped, because a process is working on it", folder)
                 continue
             yield folder
         except FileNotFoundError as error:
-            _log.debug("%s: passed over, it is no run yet, or none any more (%s)", folder, error)
+            _log.debug("%s: skipped, it is not a run yet, or no longer one (%s)", folder, error)
         except (OSError, ValueError, LookupError, TypeError) as error:
             _log.warning(
-                "resume=auto: %s may be of this config, but is passed over, because it cannot be read (%s: %s); "
+                "resume=auto: %s may be of this config, but is skipped, because it cannot be read (%s: %s); "
                 "mend or remove it",
                 folder,
                 type(error).__name__,
@@ -260,9 +260,7 @@ def check_resource(path: str) -> None:
     with Path(path).open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if found != expected:
-        raise DataError(
-            f"{path}: got a file with the sha256 {found[:12]}, recorded was {expected[:12]}; put back what it was"
-        )
+        raise DataError(f"{path}: got a file with the sha256 {found[:12]}, recorded was {expected[:12]}; restore it")
 
 
 def _command(run: Any) -> str:

@@ -158,7 +158,7 @@ class Signals:
             self._is_open = False
         if not may_raise:
             self._waiting.append(number)
-            _say(number, "the record of this run is brought to its end first; Ctrl-\\ or SIGKILL end it at once")
+            _say(number, "the record of this run is completed first; Ctrl-\\ or SIGKILL end it at once")
         elif self._is_deferring and self.stopping is None:
             self.stopping = number
             more = "" if self.is_patient else "; once more ends the run at once"

@@ -198,13 +198,13 @@ def _misread(
     """Return what is wrong with the word `name`, before `following`, which is no named config and no file."""
     unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
     if unfinished:
-        return f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces"
+        return f"{unfinished[0]}: got nothing after `=`; write {unfinished[0]}={name}, without spaces"
     try:
         entries = _entry_names(experiment)
     except Exception:  # a scope raises, which is told once the name is right
         entries = set()
     if "" in updates or name in entries:
-        return f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
+        return f"{name}: got no value, expected one after `=`, without spaces; write {name}={following}"
     if Path(name).suffix in (".yaml", ".yml", ".json"):
         near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
         hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"

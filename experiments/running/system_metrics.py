@@ -1,4 +1,4 @@
-"""What a run costs the machine: CPU, memory, disk, network and GPUs, sampled beside it as `system/...` metrics.
+"""The cost of a run to its machine: CPU, memory, disk, network and GPUs, sampled beside it as `system/...` metrics.
 
 The step of a sample is the whole seconds since sampling began, which is with the run. Where a run is resumed, they
 count on from its start, so that no two samples share a step.
@@ -151,7 +151,7 @@ class Sampler:
             if name not in self._failed:
                 self._failed.add(name)
                 reason = f"{type(error).__name__}: {error}"
-                _log.warning("system metrics: %s cannot be read (%s); the others go on", name, reason)
+                _log.warning("system metrics: %s cannot be read (%s); the others continue", name, reason)
 
 
 class _Cpu:
@@ -185,7 +185,7 @@ class _Cpu:
 
 
 class _Growth:
-    """How much counters have grown since the start, by device, so that one that comes or goes spoils nothing."""
+    """Growth of counters since the start, by device, so that a device that comes or goes spoils nothing."""
 
     def __init__(self, read: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
         self._read = read

@@ -42,7 +42,11 @@ class Callback:
     _looks_last: bool = False
 
     def start(self, trainer: Trainer) -> None:
-        """Called once in each session, after the state to resume from was loaded, before the first step."""
+        """Prepare; called once in each session, before the first step.
+
+        Args:
+            trainer: The training. If it is resumed, its state, and that of this callback, are loaded already.
+        """
 
     def before_step(self, trainer: Trainer, optimizer: str) -> None:
         """Called before an optimizer takes its step, whose name is "" if it is the only one.
@@ -53,19 +57,35 @@ class Callback:
         """
 
     def after_step(self, trainer: Trainer) -> None:
-        """Called after each step, before its state is saved; `trainer.place.step` is its number.
+        """React to a step; called after each one, before its state is saved.
 
-        Gradients are cleared by then; `before_step` sees them.
+        Args:
+            trainer: The training; `trainer.place.step` is the number of the step. Gradients are cleared by now, so read
+                them in `before_step`. `trainer.stop()` ends the training here.
         """
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Called after the last step of each epoch, before its validation; again, if it was resumed in between."""
+        """React to the end of an epoch; called after its last step, before its validation.
+
+        Args:
+            trainer: The training. If it was interrupted before the epoch's state was saved, this is called again after
+                the resume.
+        """
 
     def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
-        """Called after each validation with its metrics as `val/NAME`, to which it may add those it names."""
+        """React to a validation, or add metrics to it.
+
+        Args:
+            trainer: The training.
+            metrics: The validation's metrics by name, as `val/NAME`. Add further ones under the names in the attribute
+                `metrics`: they are logged, and `training.monitor` may follow them.
+        """
 
     def end(self, trainer: Trainer) -> None:
-        """Called when the training has ended by itself: not when it failed, or was stopped by a signal."""
+        """React to the end of the training; called once all epochs are done, or patience or a callback has ended it.
+
+        Not called when the training fails or a signal stops it; see `close`.
+        """
 
     def close(self) -> None:
         """Called when the training is left, in whatever way: the place to remove hooks and to close files."""
@@ -104,7 +124,7 @@ class Callbacks:
 
     @property
     def look_at_steps(self) -> bool:
-        """Whether one wants to be called after each step."""
+        """True if a callback wants to be called after each step."""
         return bool(self._after_step)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Whether the parts of a training fit together: looked at before the first step."""
+"""Checks before the first step that the parts of a training fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What made a step not finite: the step is taken once more while each module, operation and gradient is looked at.
+"""Diagnosis of a step that was not finite: repeat it while watching each module, operation and gradient.
 
 Forward, a module is to blame whose inputs are finite and whose outputs are not; backward, an operation whose incoming
 gradients are finite and whose outgoing ones are not. Operations belong to the innermost module that ran them. Where the
@@ -37,7 +37,7 @@ _TORCH = str(Path(torch.__file__).parent)
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What made a step not finite.
+    """Cause of a step that was not finite.
 
     Attributes:
         phase: `data`, `weights` (they were not finite before), `forward`, `loss`, `backward` or `optimizer`.
@@ -83,7 +83,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    """Which values that are not finite there are."""
+    """Flags of the values that are not finite."""
 
     nan: bool = False
     inf: bool = False

@@ -48,7 +48,7 @@ __all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "s
 
 @dataclasses.dataclass
 class FitResult:
-    """How a training went.
+    """Result of a training.
 
     Attributes:
         epochs: Epochs completed.

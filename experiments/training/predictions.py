@@ -1,4 +1,4 @@
-"""What a model predicted as a file of the run: csv, Parquet or npz."""
+"""Predictions of a model as a file of the run: csv, Parquet or npz."""
 
 from __future__ import annotations
 

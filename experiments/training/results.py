@@ -1,4 +1,4 @@
-"""What a run leaves as its outcome: the test metrics, good and bad cases, the model's graph, predictions as a file."""
+"""Results that a run records at its end: test metrics, good and bad cases, the model's graph, predictions as a file."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Session:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether patience or a callback has ended the training."""
+        """True if patience or a callback has ended the training."""
         return self.monitor.exhausted or self.trainer.place.stopped
 
     def run(self, triage: Triage) -> None:

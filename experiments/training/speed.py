@@ -1,4 +1,4 @@
-"""How fast a training was: samples and steps a second, peak memory, and the share of its time that it waited for data.
+"""Speed of a training: samples and steps a second, peak memory, and the share of time that it waited for data.
 
 The clock is read at the ends of epochs, where the loop has waited for the device anyway. Waiting for data is timed only
 where batches are read as they are asked for: around each `next` on the CPU, and on CUDA by events in the stream, which

@@ -38,7 +38,7 @@ __all__ = ["Supervised", "Task", "as_task"]
 
 
 class Task:
-    """What a training does with a batch: the loss to minimise, what to measure, and, if it is more, the whole step.
+    """Work of a training on one batch: the loss to minimise, the values to measure, or the whole step.
 
     A subclass writes `loss`, and of the rest what it wants otherwise.
 
@@ -70,7 +70,14 @@ class Task:
         raise NotImplementedError(f"{type(self).__name__}.loss is not written")
 
     def weight(self, batch: Any) -> Tensor | int:
-        """Return how much a batch counts in a mean over several: by default its samples."""
+        """Return the weight of a batch in means over several: by default its number of samples.
+
+        It also weights the losses of micro-batches, so return the number of terms that the loss averages, such as
+        tokens.
+
+        Args:
+            batch: A batch as the data yield it.
+        """
         return num_samples(batch)
 
     def step(self, trainer: Trainer, group: Sequence[Any]) -> Found:
@@ -108,7 +115,17 @@ class Task:
         return Means(self)
 
     def predict(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
-        """Return what the model makes of a batch, by name; each (B, ...). Called under autocast, without gradients."""
+        """Return the predictions for a batch, by name, such as `predictions` and `targets`; each a tensor (B, ...).
+
+        Called by `loop.predict` under autocast, without gradients, with the model in evaluation mode.
+
+        Args:
+            model: The model.
+            batch: A batch as the data yield it.
+
+        Raises:
+            ConfigError: If the task does not define this method.
+        """
         raise ConfigError(f"{type(self).__name__} predicts nothing; write its method predict(model, batch)")
 
     def check(self, model: nn.Module, data: Data, amp: MixedPrecision) -> Sequence[str]:
@@ -135,29 +152,29 @@ class Task:
 
     @property
     def steps_itself(self) -> bool:
-        """Whether `step` is its own."""
+        """True if the task defines its own `step`."""
         return type(self).step is not Task.step
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What of the task itself is trained, by name."""
+        """Trained parameters of the task itself, by name."""
         if self.module is None:
             return {}
         return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether the loss of a batch may be NaN without harm, as of one whose targets are all ignored."""
+        """True if the loss of a batch may be NaN without harm, such as when all of its targets are ignored."""
         return False
 
     @property
     def is_changed_by_training(self) -> bool:
-        """Whether checkpoints hold the state of `module`."""
+        """True if checkpoints hold the state of `module`."""
         return self.module is not None and bool(self.module.state_dict())
 
     @property
     def keeps_state(self) -> bool:
-        """Whether checkpoints hold `state_dict`."""
+        """True if checkpoints hold `state_dict`."""
         return type(self).state_dict is not Task.state_dict
 
     def modules(self, model: nn.Module) -> tuple[nn.Module, ...]:
@@ -188,7 +205,7 @@ class Supervised(Task):
         self._measures = loss.measures.clone() if loss.measures is not None and loss.measures_training else None
 
     def loss(self, model: nn.Module, batch: Any) -> Found:
-        """Return the loss of the model's outputs and the targets; of several, each beside it."""
+        """Return the loss of the model's outputs and the targets; with several losses, also each of them."""
         inputs, targets = batch
         if self._measures is None:
             return self._loss_of(model(inputs), targets)
@@ -207,7 +224,7 @@ class Supervised(Task):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether training batches are measured."""
+        """True if training batches are measured."""
         return self._measures is not None
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,7 +237,7 @@ class Supervised(Task):
             self._measures.load_state_dict(state)
 
     def weight(self, batch: Any) -> Tensor | int:
-        """Return what the mean over the batch is divided by."""
+        """Return the number that the mean over the batch is divided by."""
         return self.criterion.normalizer(batch[1])
 
     def meter(self) -> Meter:
@@ -244,13 +261,13 @@ class Supervised(Task):
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether the loss may ignore every target of a batch, and is NaN there."""
+        """True if the loss may ignore every target of a batch, and is NaN then."""
         ignored = getattr(self.module, "ignore_index", None)
         return ignored is not None and ignored >= 0
 
     @property
     def is_changed_by_training(self) -> bool:
-        """Whether the loss has parameters to train, or statistics of its own."""
+        """True if the loss has parameters to train, or statistics of its own."""
         return self.criterion.is_changed_by_training
 
 

@@ -35,7 +35,7 @@ _OWN_NAMES = ("loss", "lr", "grad_norm")
 
 
 class _Task(Protocol):
-    """What a training needs of `Task`."""
+    """The part of `Task` that a training needs."""
 
     module: nn.Module | None
     is_sum: bool
@@ -61,7 +61,7 @@ class _Task(Protocol):
 
 
 class Ranked(Protocol):
-    """What a training by several processes needs of `RankedSteps`."""
+    """The part of `RankedSteps` that a training by several processes needs."""
 
     def step(self, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> tuple[Tensor | None, bool]: ...
 

@@ -33,7 +33,7 @@ __all__ = ["Checkpointer"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-# What a loader raises whose workers were ended from outside: it says so, or their shared memory is not there any more.
+# What a loader raises whose workers were ended from outside: it says so, or their shared memory no longer exists.
 _OF_ENDED_WORKERS = (RuntimeError, OSError, EOFError)
 
 
@@ -103,12 +103,12 @@ class Checkpointer:
 
     @property
     def best_path(self) -> Path:
-        """Where the best weights are."""
+        """Path of the best weights."""
         return self.files.best
 
     @property
     def last_path(self) -> Path:
-        """Where the newest state is."""
+        """Path of the newest state."""
         return self.files.last
 
     # ------------------------------------------------------------------ a training begins
@@ -224,7 +224,7 @@ class Checkpointer:
         if saved is not None and now is not None and saved != now:
             raise CheckpointError(
                 f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
-                f"{now[:12]}: their content has changed; put back what it was"
+                f"{now[:12]}: their content has changed; restore it"
             )
         self._check_split(state, path)
 
@@ -297,7 +297,7 @@ class Checkpointer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a signal asked the training to end; of several ranks, whether all of them know."""
+        """True if a signal asked the training to end; with several ranks, once all of them know."""
         if self._ranks.size > 1:
             return self._has_agreed
         return self.last and self.record is not None and self.record.stopping is not None
@@ -331,9 +331,13 @@ class Checkpointer:
         return self.is_stopping
 
     def until_stopped(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield `items`; where getting one fails after a signal asked for the end, they end.
+        """Yield items of a loader until a signal asks the training to end.
 
-        A signal to all processes of a job ends the workers of a loader, too.
+        A signal to all processes of a job also ends the loader's workers. The error that this causes ends the
+        iteration, and does not fail the run.
+
+        Args:
+            items: Such as the batches of an epoch.
         """
         iterator = iter(items)
         while True:

@@ -48,12 +48,12 @@ class CheckpointFolder:
 
     @property
     def best(self) -> Path:
-        """Where the best weights are."""
+        """Path of the best weights."""
         return self.path / "best.pt"
 
     @property
     def last(self) -> Path:
-        """Where the newest state is."""
+        """Path of the newest state."""
         return self.path / "last.pt"
 
     def has_states(self) -> bool:

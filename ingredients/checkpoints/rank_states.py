@@ -1,4 +1,4 @@
-"""What the ranks of a training have each for themselves, within the one state that rank 0 saves for all of them.
+"""States of the individual ranks, within the one state that rank 0 saves for all of them.
 
 Weights and momenta are the same on all ranks. Random streams, and the losses since the last logged one, are not; a
 state has them as `ranks`, one entry for each. Its own streams are those of rank 0, and its own losses the means over

@@ -1,4 +1,4 @@
-"""What checkpoints want of the run that a training belongs to."""
+"""Interface of the run that checkpoints belong to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrainingRecord(Protocol):
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the experiment notes of the run; under `data` the fingerprint of its data."""
+        """Info of the run; under `data` it has the fingerprint of its data."""
 
     @property
     def folder(self) -> Path | None:
@@ -27,7 +27,7 @@ class TrainingRecord(Protocol):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run was resumed: it is recorded with an earlier session."""
+        """True if the run was resumed, so that its record has an earlier session."""
 
     @property
     def stopping(self) -> int | None:

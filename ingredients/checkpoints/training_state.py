@@ -72,7 +72,7 @@ _LATER: dict[str, Any] = {
 
 @dataclasses.dataclass
 class Place:
-    """How far a training has come, at the end of an optimizer step.
+    """Position of a training at the end of an optimizer step.
 
     Attributes:
         epoch: Epochs completed.

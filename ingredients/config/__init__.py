@@ -1,1 +1,1 @@
-"""How an ingredient declares its settings: scopes, types, config files, building by dotted name, random streams."""
+"""Declaration of an ingredient's settings: scopes, types, config files, building by dotted name, random streams."""

@@ -143,5 +143,5 @@ def require(module: str, extra: str, purpose: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed; "
-            f"write pip install -e '.[{extra}]'"
+            f"install it with: pip install 'sacristan[{extra}]'"
         ) from error

@@ -1,4 +1,4 @@
-"""Which values a config entry takes: declared by an annotation, or else read off the default.
+"""Accepted values of a config entry: declared by an annotation, or else derived from the default.
 
 lr = 1e-3                                     a float (an int is taken as one)
 path: str | None = None                       a string or None

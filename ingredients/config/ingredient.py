@@ -165,7 +165,7 @@ class LabFunctions(sacred.Ingredient):
 
     @property
     def _config_path(self) -> str:
-        """Where the entries stand in the whole config, for messages."""
+        """Path of the entries in the whole config, for messages."""
         return self.path
 
     def config(self, function: Callable) -> Scope:
@@ -257,7 +257,7 @@ class Ingredient(LabFunctions):
 
     @property
     def is_of_lab(self) -> bool:
-        """Whether it is one of the package `ingredients`."""
+        """True if it is one of the package `ingredients`."""
         return self._globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
 
     def twin(self, path: str) -> Ingredient:

@@ -1,4 +1,4 @@
-"""What the named configs of a script say of its entries: they are the author's word on what an entry takes.
+"""Types that the named configs of a script add to its entries: values that the author uses there are accepted.
 
     @ex.config
     def config():

@@ -1,4 +1,4 @@
-"""What the source of a config scope says: which entries it reads, declares and documents, and the code to run."""
+"""Source code of a config scope: the entries that it reads, declares and documents, and the code to run."""
 
 from __future__ import annotations
 

@@ -35,25 +35,51 @@ __all__ = [
 
 
 def stream_seed(seed: int, *name: str | int) -> int:
-    """Return the seed of the stream `name`: the first 63 bits of the SHA-256 of seed and name."""
+    """Return the seed of a named stream: the first 63 bits of the SHA-256 of seed and name.
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts, such as `"augment", epoch`. Each name gives an independent stream.
+    """
     text = "/".join(str(part) for part in (seed, *name))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def numpy_stream(seed: int, *name: str | int) -> np.random.Generator:
-    """Return a fresh numpy generator at the start of the stream `name`."""
+    """Return a new numpy generator at the start of a named stream.
+
+        random = numpy_stream(seed, "noise", epoch)
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts. It draws the same numbers wherever and whenever it is called.
+    """
     return np.random.default_rng(stream_seed(seed, *name))
 
 
 def torch_stream(seed: int, *name: str | int) -> torch.Generator:
-    """Return a fresh torch generator, on the CPU whatever the device, at the start of the stream `name`."""
+    """Return a new torch generator at the start of a named stream, always on the CPU.
+
+        noise = torch.randn(shape, generator=torch_stream(seed, "noise", epoch))
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts. It draws the same numbers wherever and whenever it is called.
+    """
     import torch
 
     return torch.Generator().manual_seed(stream_seed(seed, *name))
 
 
 def seed_globals(seed: int, *name: str | int) -> None:
-    """Put the global generators of python, numpy and torch (all devices) at the start of the stream `name`."""
+    """Seed the global generators of Python, numpy and torch (all devices) from a named stream.
+
+    Dropout, and code that takes no generator, draw from them.
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts; without any, it is `global`.
+    """
     import torch
 
     value = stream_seed(seed, *(name or ("global",)))

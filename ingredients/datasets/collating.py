@@ -1,4 +1,4 @@
-"""How samples of any structure become a batch: stacked, padded, kept in lists, or by a function of the user's."""
+"""Batches from samples of any structure: stacked, padded, kept in lists, or made by the user's function."""
 
 from __future__ import annotations
 

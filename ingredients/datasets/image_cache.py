@@ -1,4 +1,4 @@
-"""What is known of the images of a folder, so that a start reads those alone that are new or have changed.
+"""Cached facts about the images of a folder, so that a start reads only those that are new or have changed.
 
 One JSON file a folder of images, in the folder that `SACRISTAN_CACHE` names (empty: none is kept), else in
 `$XDG_CACHE_HOME/sacristan` or `~/.cache/sacristan` (on Windows `sacristan` in `%LOCALAPPDATA%`). An image is known by
@@ -37,7 +37,7 @@ _SETTLED_NS = 3_000_000_000
 
 @dataclasses.dataclass
 class ImageFacts:
-    """What a look at an image found.
+    """Facts about one image.
 
     Attributes:
         digest: SHA-256 of the file, in hexadecimal.

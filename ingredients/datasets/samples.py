@@ -70,7 +70,7 @@ class Source:
 
     @property
     def in_memory(self) -> bool:
-        """Whether the inputs are one array."""
+        """True if the inputs are one array."""
         return isinstance(self.inputs, np.ndarray)
 
     @property

@@ -31,7 +31,7 @@ __all__ = ["NAMES", "Pipeline", "make_pipeline", "parse", "shape_after"]
 
 @dataclasses.dataclass
 class Context:
-    """What a transform may use beside the batch.
+    """Objects that a transform may use beside the batch.
 
     Attributes:
         generator: On the CPU; seeded for the batch.

@@ -1,4 +1,4 @@
-"""How far the outputs of an exported model are from those of the model itself, on real batches."""
+"""Differences between the outputs of an exported model and those of the model itself, on real batches."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def check_path(path: Path, format: str, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise ModelError(f"export.path: got {path}, but there is no folder {path.parent}; make it first")
     if path.exists() and not overwrite:
-        raise ModelError(f"export.path: {path} is there already; give another name, or export.overwrite=True")
+        raise ModelError(f"export.path: {path} already exists; give another name, or export.overwrite=True")
 
 
 def export(

@@ -1,4 +1,4 @@
-"""What `hubconf.py` publishes: networks by name, and models from checkpoints, which tell how they are built."""
+"""Entry points of `hubconf.py`: networks by name, and models from checkpoints, which record how to build them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes through a model with one batch, forward and backward: a table, and a picture."""
+"""One batch, forward and backward through a model: a table, and a picture."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_DRAWN = 16
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """What was seen of a module.
+    """Recorded values of a module.
 
     Attributes:
         name: Its dotted name.

@@ -78,7 +78,7 @@ class Probe:
 
     @property
     def is_attached(self) -> bool:
-        """Whether it looks now."""
+        """True if the probe is attached now."""
         return bool(self._handles)
 
     def attach(self) -> None:

@@ -25,7 +25,7 @@ _MOST_OPERATIONS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Profiled:
-    """What a profile has come to.
+    """Result of a profile.
 
     Attributes:
         steps: How many steps it is of.
@@ -81,7 +81,7 @@ class StepProfile:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun, and not ended."""
+        """True if the profile has begun and not ended."""
         return self._profiler is not None
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""How a loss joins the samples of a batch: by their mean, by a mean weighted by class, or as a sum.
+"""Reduction of a loss over the samples of a batch: a mean, a mean weighted by class, or a sum.
 
 It decides how micro-batches add up to one big batch, and batches to a whole part of the data. Nothing in a loss of the
 user's own tells it, so it is measured.

@@ -86,12 +86,12 @@ class Loss:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What of the loss itself is trained, by name."""
+        """Trained parameters of the loss itself, by name."""
         return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
 
     @property
     def is_changed_by_training(self) -> bool:
-        """Whether it has parameters to train, or statistics of its own; checkpoints hold its state then."""
+        """True if the loss has parameters to train, or statistics of its own; checkpoints then hold its state."""
         statistics = [name for name, _ in self.module.named_buffers() if name not in ("weight", "pos_weight")]
         return bool(self.parameters or statistics)
 
@@ -252,7 +252,7 @@ def _weights(
     if data.task not in ("classification", "segmentation") or is_binary or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
-        raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")
+        raise LossError("loss: got class_weights and options.weight, which set the same thing; give only one of them")
     if class_weights == "balanced":
         total, classes = sum(data.class_counts), len(data.class_counts)
         return {"weight": [total / (classes * max(count, 1)) for count in data.class_counts]}

@@ -18,7 +18,7 @@ __all__ = ["Measures", "build_measures"]
 
 
 class _Loss(Protocol):
-    """What metrics need of `Loss`."""
+    """The part of `Loss` that metrics need."""
 
     @property
     def kind(self) -> str: ...
@@ -140,7 +140,7 @@ class Measures:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was measured since the last `reset`."""
+        """True if nothing was measured since the last `reset`."""
         return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:

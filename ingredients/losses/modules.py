@@ -107,7 +107,7 @@ class WeightedLosses(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class KnownLoss:
-    """What is known of a loss that has a name.
+    """Facts about a loss that has a name.
 
     Attributes:
         make: Its class.

@@ -37,7 +37,7 @@ _NUM_GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """How the layers that a glob matches are drawn.
+    """Rule for drawing the layers that a glob matches.
 
     Attributes:
         match: The glob.

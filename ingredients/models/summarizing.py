@@ -1,4 +1,4 @@
-"""What a model is made of: shapes, parameters, operations and memory, layer by layer."""
+"""Summary of a model: shapes, parameters, operations and memory, layer by layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model computes with less memory, or faster, without computing anything else: `tune`.
+"""Settings that save memory or time and do not change the results: `tune`.
 
 Names of modules, parameters and states stay as they were.
 """

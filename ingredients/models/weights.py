@@ -20,7 +20,7 @@ _NUM_SHOWN = 6
 
 @dataclasses.dataclass(frozen=True)
 class WeightsReport:
-    """How the weights in a file fit a model.
+    """Match of the weights in a file with a model.
 
     Attributes:
         loaded: Names in both, of the same shape.
@@ -52,7 +52,7 @@ class WeightsReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether file and model have the same names and shapes."""
+        """True if file and model have the same names and shapes."""
         return not (self.missing or self.unexpected or self.reshaped)
 
     def differences(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What mixed precision does to a model on a device, measured: the command `amp.check`."""
+"""Effects of mixed precision on a model and device, measured by the command `amp.check`."""
 
 from __future__ import annotations
 

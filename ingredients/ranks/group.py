@@ -52,12 +52,12 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, which writes."""
+        """True if this is rank 0, which writes."""
         return self.rank == 0
 
     @property
     def stream(self) -> tuple[int, ...]:
-        """What is added to the name of a random stream that every rank is to have for itself."""
+        """Suffix for the name of a random stream that each rank draws separately."""
         return () if self.rank == 0 else (self.rank,)
 
     def share(self, batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which of several processes this one is, as `torchrun` says it in the environment. No torch is imported for it."""
+"""Rank of this process, from the environment that `torchrun` sets. Torch is not imported for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class World:
 
     @property
     def note(self) -> dict[str, Any]:
-        """What the record of the run tells of the launch."""
+        """Entry about the launch for the run's record."""
         return {"size": self.size, "per_node": self.local_size, "launch": self.launch}
 
 

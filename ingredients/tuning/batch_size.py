@@ -50,7 +50,7 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizes:
-    """What was tried, by size.
+    """Results by batch size.
 
     Attributes:
         largest: The largest that fits; 0 if none does.

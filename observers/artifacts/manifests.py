@@ -81,7 +81,7 @@ class Manifests:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            reason = getattr(error, "strerror", None) or "it is no JSON"
+            reason = getattr(error, "strerror", None) or "it is not JSON"
             raise ArtifactDamagedError(
                 f"{name}:v{number}: its manifest {path} is damaged ({reason}); log its content again"
             ) from error

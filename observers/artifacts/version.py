@@ -220,7 +220,7 @@ def check_name(name: Any, what: str = "artifact name") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """What was asked for: a number, the start of a digest, or, with neither, the latest version."""
+    """Requested version: a number, the start of a digest, or, with neither, the latest version."""
 
     name: str
     number: int | None = None

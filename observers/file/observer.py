@@ -107,12 +107,12 @@ class FileObserver(SacredsInterface):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run goes on in the record of an earlier session."""
+        """True if the run continues the record of an earlier session."""
         return self.recording is not None and self.recording.is_resumed
 
     @property
     def is_recording(self) -> bool:
-        """Whether a run has started and not ended."""
+        """True if a run has started and not ended."""
         return self.recording is not None and not self.recording.run.has_ended
 
     @property

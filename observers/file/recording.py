@@ -62,7 +62,7 @@ def uid_in(folder: Path) -> str | None:
     try:
         return parse_json(read_regular(folder / RUN))["uid"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+        _log.debug("%s: skipped, it cannot be read (%s)", folder, error)
         return None
 
 
@@ -134,12 +134,12 @@ class Recording:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run goes on in the record of an earlier session."""
+        """True if the run continues the record of an earlier session."""
         return self.run.session is not None
 
     @property
     def was_queued(self) -> bool:
-        """Whether the run waited in a queue before it started."""
+        """True if the run waited in a queue before it started."""
         return "queue_time" in self.run.entry
 
     @property
@@ -189,7 +189,7 @@ class Recording:
                 "%s: %d sources are not stored, %s: %s%s",
                 self.folder,
                 len(missing),
-                "and are lost" if last else "which is tried again with each heartbeat",
+                "and are lost" if last else "which is retried with each heartbeat",
                 ", ".join(list(missing)[:_SHOWN]),
                 f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
             )
@@ -266,13 +266,13 @@ class Recording:
         if there is not None:
             self.journal.follow(there)
             self.run.follow()
-            _log.warning("%s was moved to %s in mid-run; recording goes on there", before, there)
+            _log.warning("%s was moved to %s during the run; recording continues there", before, there)
             return
         self.lease.release()
         try:
             folder, lock = self._whereabouts.renew(self.base)
         except OSError as error:
-            _log.error("%s was deleted in mid-run, and no other can be made (%s)", before, error.strerror)
+            _log.error("%s was deleted during the run, and no other can be made (%s)", before, error.strerror)
             return
         self.lease.move_to(lock)
         lost = self.journal.recreate(folder)
@@ -283,7 +283,7 @@ class Recording:
         self.run.follow()
         without = ", ".join(f"{number} {kind}" for kind, number in {**lost, "artifacts": len(gone)}.items() if number)
         _log.error(
-            "%s was deleted in mid-run, or files in it; recording goes on in %s, %s",
+            "%s was deleted during the run, or files in it; recording continues in %s, %s",
             before,
             folder,
             f"without {without}" if without else "with all that was recorded before",

@@ -52,12 +52,12 @@ class RunFile:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run came to an end, of any kind."""
+        """True if the run has ended in any way."""
         return "stop_time" in self.entry
 
     @property
     def session(self) -> dict[str, Any] | None:
-        """What stands there of this session; None of a run's first one, of which the head tells."""
+        """Entry of this session; None for a run's first session, which the head describes."""
         return self.entry["sessions"][-1] if "sessions" in self.entry else None
 
     def write(self) -> bool:

@@ -49,7 +49,7 @@ class SacredsInterface(Owned, FileStorageObserver):
 
     @property
     def run_entry(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """What `run.json` holds, for scripts that change it and call `save_json`; None before the run starts."""
+        """Content of `run.json`, for scripts that change it and call `save_json`; None before the run starts."""
         return None if self.recording is None else self.recording.run.entry
 
     def save_file(self, filename: str | Path, target_name: str | None = None) -> None:

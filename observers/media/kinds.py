@@ -1,4 +1,4 @@
-"""What a run can log beside numbers: images, figures, histograms, texts, HTML; modules beside this one have more.
+"""Media that a run can log beside numbers: images, figures, histograms, texts, HTML; other modules here have more.
 
     _run.log({"val/samples": Image(x), "val/loss": 0.3}, step)
     _run.log_media("val/weights", Histogram(weight), step)
@@ -42,7 +42,7 @@ MAX_BYTES = 2**29
 
 
 class Media:
-    """What can be logged beside numbers.
+    """Base class of everything that can be logged beside numbers.
 
     Attributes:
         kind: Its name in the record, such as `image`.

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """What sends the parts of a run whose document is in the database."""
+    """Senders for the parts of a run whose document is in the database."""
 
     document: DocumentDelivery
     points: PointDelivery
@@ -245,7 +245,7 @@ class Delivery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is in the folder now is in the database, which was asked for it."""
+        """True if everything in the folder now is in the database, which was asked for it."""
         return self.was_started or (self._is_verified and self._is_sent())
 
     def _is_sent(self) -> bool:
@@ -276,7 +276,7 @@ class Delivery:
 
     @property
     def num_points(self) -> int:
-        """How many points of the folder are delivered."""
+        """Number of points of the folder that are delivered."""
         return self._parts.points.num_sent if self._parts is not None else 0
 
     # ------------------------------------------------------------------ the note of it in the folder

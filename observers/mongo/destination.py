@@ -1,4 +1,4 @@
-"""Where runs are delivered to: a MongoDB, named so that no password is ever written down or printed."""
+"""Destination of runs: a MongoDB, named so that no password is ever written or printed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Destination:
 
     @property
     def label(self) -> str:
-        """What it is called in messages and files: without credentials."""
+        """Name in messages and files, without credentials."""
         scheme, _, rest = redact(self.url or "mongodb://localhost:27017").partition("://")
         url = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
         names = f" ({self.prefix}_*)" if self.prefix else f" ({self.collection})" if self.collection else ""
@@ -128,7 +128,7 @@ def _explain_refusal(code: int | None, text: str) -> str:
     if code == 18 or ("auth" in text.lower() and "fail" in text.lower()):
         return "the user or password is wrong (authentication failed)"
     if code == 13 and "requires authentication" in text:
-        return "the server wants a user and a password; give a URL with them (not authorized)"
+        return "the server requires a user and a password; give a URL with them (not authorized)"
     if code == 13:
         return "the user has no rights on this database (not authorized)"
     return f"the server refuses: {text.splitlines()[0][:200]}"

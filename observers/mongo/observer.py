@@ -296,12 +296,12 @@ class MongoObserver(Owned, SacredMongoObserver):
 
     @property
     def label(self) -> str:
-        """What the database is called in messages, without credentials."""
+        """Name of the database in messages, without credentials."""
         return self.destination.label
 
     @property
     def place(self) -> str | None:
-        """What the database is called in messages; None until all of the run is delivered there."""
+        """Name of the database in messages; None until all of the run is delivered there."""
         return self.label if self._is_delivered else None
 
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
@@ -334,7 +334,7 @@ class MongoObserver(Owned, SacredMongoObserver):
             return
         if shipper.was_removed:
             _log.warning(
-                "MongoDB at %s: this run was removed there, and stays away; its record is kept in %s",
+                "MongoDB at %s: this run was removed there, and is not sent again; its record is kept in %s",
                 self.destination.label,
                 shown_path(self._folder),
             )
@@ -393,5 +393,5 @@ def _drain_s(given: float | None) -> float | None:
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise DestinationError(f"{name}: got {value!r}, expected seconds from 0 on, such as 30")
+        raise DestinationError(f"{name}: got {value!r}, expected at least 0 seconds, such as 30")
     return seconds

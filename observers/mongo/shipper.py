@@ -104,17 +104,17 @@ class Shipper(threading.Thread):
         if reason not in self._troubles:
             self._troubles.add(reason)
             _log.warning(
-                "MongoDB at %s: %s; the run goes on, its record is kept and delivered later", self.label, reason
+                "MongoDB at %s: %s; the run continues, its record is kept and delivered later", self.label, reason
             )
 
     @property
     def was_removed(self) -> bool:
-        """Whether the run was removed from the database, and so is not delivered."""
+        """True if the run was removed from the database, and is therefore not delivered."""
         return self.delivery is not None and self.delivery.was_removed
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is in the run's folder is in the database, which was asked for it."""
+        """True if everything in the run's folder is in the database, which was asked for it."""
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:

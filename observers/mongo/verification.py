@@ -26,7 +26,7 @@ _SHOWN = 5
 
 
 class Lost(NamedTuple):
-    """What a database lacks of a run.
+    """Parts of a run that a database lacks.
 
     Attributes:
         parts: In words; none if it has everything.

@@ -1,1 +1,1 @@
-"""What a run was made of: git, sources, packages, GPUs, determinism flags."""
+"""Provenance of a run: git, sources, packages, GPUs, determinism flags."""

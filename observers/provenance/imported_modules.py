@@ -1,4 +1,4 @@
-"""Which modules are imported, and from which files: a run asks several times, of thousands of modules."""
+"""Imported modules and their files; a run asks several times, for thousands of modules."""
 
 from __future__ import annotations
 

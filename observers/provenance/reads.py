@@ -1,4 +1,4 @@
-"""What the code of a run reads beside its config: files below its folders, and environment variables."""
+"""Reads of a run's code beside its config: files below its folders, and environment variables."""
 
 from __future__ import annotations
 

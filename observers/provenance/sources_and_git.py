@@ -1,4 +1,4 @@
-"""What a run was made of: sources of the lab, git, packages, machine."""
+"""Sources of the lab, git, packages and machine of a run."""
 
 from __future__ import annotations
 

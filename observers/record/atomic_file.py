@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole or not at all."""
+"""Files that are replaced as a whole or not at all, and files that only one of many writers creates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from observers.record.positional import BINARY
 
-__all__ = ["make_folder", "replacing", "sync_file", "sync_files", "sync_folder"]
+__all__ = ["make_folder", "replacing", "sync_file", "sync_files", "sync_folder", "write_once"]
 
 # What file systems say that cannot do this, or need not; of a folder, some say more.
 _NOT_POSSIBLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
@@ -48,6 +48,37 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """Create a file with its whole content, unless it exists; of many writers at once, one succeeds, on NFS, too.
+
+    Args:
+        path: The file.
+        content: Its content.
+        durable: Whether to wait until it is on the disk; see `replacing`.
+
+    Returns:
+        False if the file exists already; then it is left as it is.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            if durable:
+                sync_file(stream.fileno())
+        os.link(temporary, path)  # whole, and once
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    if durable:
+        sync_folder(path.parent)
+    return True
 
 
 def make_folder(path: Path) -> None:

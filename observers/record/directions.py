@@ -1,4 +1,4 @@
-"""Which way a run's result and its metrics are better, as `better` in its info: `max` or `min` by name."""
+"""Direction in which a run's result and metrics are better, as `better` in its info: `max` or `min` by name."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Apart:
             self.failed.add(name)
             if name not in self._said:
                 self._said.add(name)
-                _log.exception("%s failed; the run goes on, and so does the rest of its record", name)
+                _log.exception("%s failed; the run continues, and so does the rest of its record", name)
         else:
             self.failed.discard(name)
 
@@ -101,7 +101,7 @@ def guarded_without_lock(method: Callable) -> Callable:
             _log.error("%s; the run goes on", error)
         except Exception:
             self.num_errors += 1
-            _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
+            _log.exception("%s failed; the run continues, and so does its record", method.__name__)
         return None
 
     return event

@@ -1,4 +1,4 @@
-"""Who a run is, and who writes it: the globally unique id, and the lease."""
+"""Identity of a run and of its writer: the globally unique id, and the lease."""
 
 from __future__ import annotations
 

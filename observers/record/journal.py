@@ -230,9 +230,7 @@ class Journal:
     def _say(self, path: Path, error: OSError) -> None:
         self.num_failures += 1
         if self.num_failures == 1:
-            _log.warning(
-                "%s cannot be written (%s); training goes on, and writing is tried again", path, error.strerror
-            )
+            _log.warning("%s cannot be written (%s); training continues, and writing is retried", path, error.strerror)
 
     def give_up(self) -> None:
         """Write what is left, but take no more points; what cannot be written is counted as lost from here on."""

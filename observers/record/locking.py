@@ -41,7 +41,7 @@ class RecordLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds it; a forked child does not."""
+        """True if this process holds it; a forked child does not."""
         return self._fd is not None and self._pid == os.getpid()
 
     def acquire(self, *, wait: bool = False) -> bool:

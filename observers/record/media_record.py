@@ -48,7 +48,7 @@ def media_path(folder: Path, file: Any) -> Path:
     """Return where in a run's folder the content `file` of an entry, or of a table's cell, lies.
 
     Raises:
-        RecordError: If that is no name of a content, such as one that leads out of the folder.
+        RecordError: If that is not the name of a content, such as one that leads out of the folder.
     """
     if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
         raise RecordError(
@@ -59,7 +59,13 @@ def media_path(folder: Path, file: Any) -> Path:
 
 
 def read_media(folder: str | Path) -> list[MediaRecord]:
-    """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
+    """Return the media that a run logged, in the order of logging, without opening their files.
+
+    Args:
+        folder: The folder of the run, such as `my_runs/3`.
+
+    Returns:
+        A `MediaRecord` for each, with its name, step, kind, caption and path.
 
     Raises:
         RecordError: If a name leads out of the folder.

@@ -23,7 +23,7 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for it again."""
+        """True if it is due again."""
         return time.monotonic() >= self._due
 
     def __enter__(self) -> None:

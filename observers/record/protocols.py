@@ -1,4 +1,4 @@
-"""What an observer of the lab may implement beyond Sacred's own events.
+"""Interface of observers of the lab beyond Sacred's own events.
 
 Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`, `artifact_event`, `completed_event`,
 `interrupted_event`, `failed_event` and `join` of every `sacred.observers.RunObserver`. A run of the lab asks each
@@ -153,7 +153,7 @@ class ResumableObserver(HasFolder, Protocol):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run goes on in the record of an earlier session."""
+        """True if the run continues the record of an earlier session."""
 
     @property
     def elapsed_s(self) -> float:
@@ -180,7 +180,7 @@ class ArtifactSource(Protocol):
 
     @property
     def label(self) -> str:
-        """What it is called in messages, without credentials."""
+        """Name in messages, without credentials."""
 
     def fetch_artifact(self, reference: str, root: Path) -> Any | None:
         """Return an `observers.artifacts.version.ArtifactVersion`, its contents in the store at `root`; None for none.

@@ -92,7 +92,7 @@ def read_json(path: Path) -> Any | None:
     """Return what a JSON file of a record holds; None if there is no file.
 
     Raises:
-        ValueError: If it is no JSON.
+        ValueError: If it is not JSON.
     """
     try:
         return parse_json(read_regular(path))

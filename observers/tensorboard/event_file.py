@@ -86,7 +86,7 @@ class EventFile:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("%s cannot be written (%s); training goes on, and writing is tried again", self.path, error)
+            _log.warning("%s cannot be written (%s); training continues, and writing is retried", self.path, error)
 
     def close(self) -> None:
         """Write what is left, and close the file."""

@@ -1,4 +1,4 @@
-"""What observers get, as the protocol buffers that TensorBoard reads; loaded with the extra `tensorboard` only."""
+"""Events of observers as protocol buffers for TensorBoard; loaded only with the extra `tensorboard`."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class TensorBoardObserver(Owned, RunObserver):
             if importlib.util.find_spec(name) is None:
                 raise MissingExtraError(
                     f"TensorBoardObserver needs the package {name!r}, which is not installed; "
-                    "write pip install -e '.[tensorboard]'"
+                    "install it with: pip install 'sacristan[tensorboard]'"
                 )
         self.logdir = None if logdir is None else Path(logdir)
         self.priority = priority

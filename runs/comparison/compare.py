@@ -103,7 +103,7 @@ class Comparison:
 
     @property
     def better(self) -> str:
-        """Which way is better, in words."""
+        """The better direction, in words."""
         return better_text("max" if self.larger_is_better else "min")
 
 

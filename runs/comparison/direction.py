@@ -1,4 +1,4 @@
-"""Which way a field of runs is better: as the runs recorded it, never guessed."""
+"""Better direction of a field: as the runs recorded it, never guessed."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
     if not runs:
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
-        raise PlotError("--over: expected --by too, the fields that make the groups whose means are drawn")
+        raise PlotError("--over: expected --by too, the fields that define the groups whose means are drawn")
     return [_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
 
 
@@ -120,7 +120,7 @@ def _run_curve(run: Run, series: Series, label: str, view: View) -> Curve:
     """
     epochs = run.epochs_at(series.steps) if view.x == "epoch" else None
     if view.x == "epoch" and epochs is None:
-        raise PlotError(f"run {run.id}: its record tells no epochs; log a metric named epoch, or draw over steps")
+        raise PlotError(f"run {run.id}: its record has no epochs; log a metric named epoch, or draw over steps")
     started = run.start_time
     start_s = started.timestamp() if started else 0.0
     return smooth(curve_of(series, label, view.x, epochs=epochs, start_s=start_s), view.smoothing)

@@ -75,7 +75,7 @@ def run_section(runs: Sequence[Run]) -> Markup:
     texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
     numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]
     problems = [
-        element("p", f"run {run.id} cannot be read as a whole: {run.problem}", class_="caution")
+        element("p", f"run {run.id} cannot be read completely: {run.problem}", class_="caution")
         for run in runs
         if run.problem
     ]

@@ -46,7 +46,7 @@ def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") ->
     if not stat.S_ISREG(mode):
         raise StoreError(f"{path} is a socket or a disk; give the name of a file or a pipe")
     if not overwrite:
-        raise StoreError(f"{path} is there already; choose another name, or say {how}")
+        raise StoreError(f"{path} already exists; choose another name, or use {how}")
 
 
 def is_stream(path: Path) -> bool:

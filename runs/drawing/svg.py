@@ -88,7 +88,7 @@ def chart(
 
 @dataclasses.dataclass(frozen=True)
 class _Frame:
-    """Where values lie in a picture: limits of the data, and pixels of the edges."""
+    """Position of values in a picture: limits of the data, and pixels of the edges."""
 
     x: tuple[float, float]
     y: tuple[float, float]

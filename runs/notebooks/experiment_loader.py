@@ -108,10 +108,14 @@ class ExperimentLoader:
         return self.find_by_key(f"config.{key}", value)
 
     def find_by_key(self, key: str, value: str | numbers.Real) -> QuerySet:
-        """Return experiments by a field: a text is a regular expression, a number is equal to it.
+        """Return the experiments that match in one field.
+
+        Args:
+            key: A field, such as `status` or `config.optimizer.lr`.
+            value: A text is a regular expression to search for; a number must be equal.
 
         Raises:
-            FilterError: If no run has the field, or the value is neither.
+            FilterError: If no run has the field, or the value is neither a text nor a number.
         """
         if isinstance(value, str):
             return self.find({key: {"$regex": value}})

@@ -60,7 +60,7 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True)
 class Not:
-    """What `part` is not true of."""
+    """Negation of `part`."""
 
     part: Filter
 

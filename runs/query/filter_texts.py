@@ -76,7 +76,7 @@ def _one_condition(text: str) -> Filter:
             f"so is put in quotes: {match['name']}{match['operator']}'\"...\"'"
         )
     if operator not in ("==", "!=") and not match["value"].strip():
-        raise FilterError(f"got the condition {text!r}, expected a value behind the {operator}")
+        raise FilterError(f"got the condition {text!r}, expected a value after the {operator}")
     if _MORE.search(match["value"]):
         raise FilterError(
             f"got {text!r}, expected conditions with and or or between; a text is put in quotes: "

@@ -118,9 +118,9 @@ class Catalog(abc.ABC):
             StoreError: If the store cannot be read.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise FilterError(f"limit: got {limit!r}, expected how many runs at most, or None for all")
+            raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs, or None for all")
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-            raise FilterError(f"offset: got {offset!r}, expected how many runs are passed over, from 0 on")
+            raise FilterError(f"offset: got {offset!r}, expected the number of runs to skip, at least 0")
         tree = parse_filter(filter)
         by = full_name(sort.removeprefix("-")) if sort else "_id"
         _require_indexed(names_in(tree) | {by})
@@ -147,7 +147,7 @@ class Catalog(abc.ABC):
             StoreError: If the store cannot be read.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise FilterError(f"limit: got {limit!r}, expected how many runs to count at most, or None for all")
+            raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs to count, or None for all")
         tree = parse_filter(filter)
         _require_indexed(names_in(tree))
         return self._count(tree, limit)
@@ -298,7 +298,7 @@ class Catalog(abc.ABC):
         if problems:
             frame.attrs["problems"] = problems
             for id, why in problems.items():
-                _log.warning("run %s cannot be read as a whole: %s", id, why)
+                _log.warning("run %s cannot be read completely: %s", id, why)
         for name in frame.columns:
             if full_name(name) in TIMES:
                 frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")

@@ -83,7 +83,7 @@ class Content:
         """
         path = Path(path)
         if not overwrite and (path.exists() or path.is_symlink()):
-            raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
+            raise StoreError(f"{path} already exists; choose another name, or use overwrite=True")
         try:
             with replacing(path) as stream:
                 self.write_to(stream)

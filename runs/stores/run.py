@@ -190,7 +190,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def rank_outputs(self) -> dict[int, Content]:
-        """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
+        """Output of each rank but rank 0, whose output is the run's.
 
         Of a run in a database they are those that it had when it ended; before that, those in its folder, if that is on
         this machine.
@@ -213,7 +213,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def lease(self) -> dict[str, Any] | None:
-        """Who writes the run, and when last; None of a run that stock Sacred recorded."""
+        """The run's writer and its last heartbeat; None for a run that stock Sacred recorded."""
 
     @abc.abstractmethod
     def stored(self, kind: str) -> list[Content]:
@@ -273,7 +273,15 @@ class Run(abc.ABC):
         return value
 
     def get(self, name: str) -> Any:
-        """Return the field `name`, short or full; None if the run does not have it, whatever other runs have."""
+        """Return a field of the run; None if it does not have it.
+
+            run.get("val/accuracy.max")
+
+        Unlike `run[name]`, it never looks at other runs, so a mistyped name gives None, too.
+
+        Args:
+            name: A field as in conditions, short (`lr`, `val/loss.min`) or full (`config.lr`, `summary.val/loss.min`).
+        """
         name = full_name(name)
         if name in self._row:
             return self._row[name]
@@ -296,7 +304,11 @@ class Run(abc.ABC):
         return entry_at(self._readable(lambda: self.document), name)
 
     def may_have(self, name: str) -> bool:
-        """Tell whether it has the field of that full name, or the field was not fetched along."""
+        """Return False if the run was found with this field fetched and does not have it, else True.
+
+        Args:
+            name: The full name of a field, such as `config.lr`.
+        """
         return self._row.get(name, True) is not None
 
     def _text(self, name: str) -> str:
@@ -356,12 +368,12 @@ class Run(abc.ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is in its store: it is neither on its way in nor on its way out."""
+        """True if all of it is in its store: it is neither being added nor being removed."""
         return self.status not in (COPYING, REMOVING)
 
     @property
     def is_living(self) -> bool:
-        """Whether its process may still write it. One whose record cannot be read is judged by its lease alone."""
+        """True if its process may still write it. A run whose record cannot be read is judged by its lease alone."""
         try:
             return self.status == "RUNNING"  # without a living process it reads as DEAD
         except StoreError:
@@ -430,7 +442,12 @@ class Run(abc.ABC):
         return downsample(series, num_points)
 
     def epochs_at(self, steps: np.ndarray) -> np.ndarray | None:
-        """Return the epoch at each step (n,), with its fraction; None if the record does not tell.
+        """Return the epoch at each step, such as 2.5 in the middle of the third; None if the record has no epochs.
+
+        Epochs come from validations of the training loop, or from a metric named `epoch`.
+
+        Args:
+            steps: (n,) steps of a metric.
 
         Raises:
             StoreError: If the run cannot be read.

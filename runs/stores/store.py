@@ -70,7 +70,7 @@ class Store(Catalog):
 
         def note(now: Run) -> Mapping[str, Any]:
             if was is not None and now.note != was:
-                raise ChangedError(f"the note of run {run.id} was changed meanwhile; read it, and write both together")
+                raise ChangedError(f"the note of run {run.id} has changed; read it, and combine both")
             return {"note": text}
 
         return self._note(run, note)
@@ -150,7 +150,7 @@ class Store(Catalog):
         except StoreError:  # of a damaged record the id is all there is
             return now
         if is_another:
-            raise StoreError(f"run {run.id} is another one by now; nothing is removed: list the runs again")
+            raise StoreError(f"run {run.id} is a different run now; nothing is removed: list the runs again")
         return now
 
     @abc.abstractmethod
@@ -189,7 +189,7 @@ class Store(Catalog):
         """Bring back the run that `_trash` has with that place, and return its id.
 
         Raises:
-            StoreError: If it is not there any more.
+            StoreError: If it no longer exists.
         """
 
     def collect(self) -> Removed:

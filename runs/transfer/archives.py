@@ -305,7 +305,7 @@ def _check_room(path: Path, members: dict[str, zipfile.ZipInfo], folder: Path, m
     allowed = max(PLAIN_BYTES, MAX_RATIO * path.stat().st_size) if max_bytes is None else max_bytes
     if total > allowed:
         _refuse(
-            path, f"it unpacks to {total} bytes, expected at most {allowed}; if you trust it, say --max-bytes {total}"
+            path, f"it unpacks to {total} bytes, expected at most {allowed}; if you trust it, use --max-bytes {total}"
         )
     free = shutil.disk_usage(folder).free
     if total > free:

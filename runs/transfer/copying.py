@@ -39,6 +39,6 @@ def copy(run: Run, store: Store, *, stays_queued: bool = False) -> Copied:
     if run.is_living:
         raise StoreError(f"run {run.id} is running; copy it when it has ended")
     if not run.is_whole:
-        raise StoreError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
+        raise StoreError(f"run {run.id} is incomplete: its status is {run.status}; repeat the interrupted command")
     with store.staging() as base:
         return store.add(unload(run, base, stays_queued=stays_queued))

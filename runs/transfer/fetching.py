@@ -102,7 +102,7 @@ def _write(content: Content, folder: Path, written: set[str], *, overwrite: bool
     same = unicodedata.normalize("NFC", content.name).casefold()
     is_there = target.exists() or target.is_symlink()
     if is_there and (same in written or not overwrite):
-        raise StoreError(f"{str(target)!r} is there already; choose another folder, or say --force")
+        raise StoreError(f"{str(target)!r} already exists; choose another folder, or use --force")
     if is_there and not target.is_symlink() and not target.is_file():
         raise StoreError(f"{str(target)!r} is {'a folder' if target.is_dir() else 'no regular file'}; move it away")
     with replacing(target, durable=False) as stream:

@@ -59,7 +59,7 @@ class SyncResult:
 
     @property
     def is_bad(self) -> bool:
-        """Whether the run should be in the database as a whole, and is not."""
+        """True if the run should be completely in the database and is not."""
         return self.outcome in ("failed", "incomplete")
 
 

@@ -97,7 +97,8 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
         import pyarrow.parquet as pq
     except ImportError as error:
         raise MissingExtraError(
-            "parquet needs the package 'pyarrow', which is not installed; write pip install -e '.[parquet]'"
+            "parquet needs the package 'pyarrow', which is not installed; "
+            "install it with: pip install 'sacristan[parquet]'"
         ) from error
     import pandas
 

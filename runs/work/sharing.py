@@ -1,4 +1,4 @@
-"""How processes that work beside each other share the machine: the CPU's threads, and the GPUs."""
+"""Sharing of the machine between processes: CPU threads and GPUs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _SERVER = Path(__file__).with_name("warm_server.py")
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What a process tells of its run.
+    """Event that a process reports about its run.
 
     Attributes:
         kind: `ready`, of a sweep's trial that asks whether its run may begin; `started`, once the run is recorded; or

@@ -110,7 +110,7 @@ def use_huge_pages() -> None:
 def hindrance() -> str:
     """Return why children cannot be forked from what was imported; an empty text if they can."""
     if LAB & sys.modules.keys():
-        return f"a package imports {min(LAB & sys.modules.keys())}, which each process has to import by itself"
+        return f"a package imports {min(LAB & sys.modules.keys())}, which each process must import itself"
     if sys.platform != "linux":
         return f"processes are not forked on {sys.platform}"
     # Pools that know of forks, such as that of OpenBLAS, end their threads at the first one.
@@ -261,7 +261,7 @@ def why_cold(request: dict[str, Any]) -> str:
     """Return why a fresh Python is needed for a request; an empty text if it is not."""
     command, environment = request["command"], request["env"]
     if command[0] != sys.executable or program(command) is None:
-        return "it is no script or module for this Python"
+        return "it is not a script or module for this Python"
     names = {name for name in (*environment, *STARTED_WITH) if name.startswith(READ_AT_START)} - SET_BY_PACKAGES
     for name in sorted(names):
         if environment.get(name) != STARTED_WITH.get(name):

@@ -105,7 +105,7 @@ def holds(run):
 def test_archive_goes_into_any_store_and_again_changes_nothing(origin, target, tmp_path, runs):
     archive = tmp_path / "two.zip"
     assert "two.zip: runs 1, 2, " in runs("--store", origin, "export", "1", "2", "-o", archive)
-    assert "is there already; choose another name" in runs("--store", origin, "export", "1", "-o", archive, code=1)
+    assert "already exists; choose another name" in runs("--store", origin, "export", "1", "-o", archive, code=1)
     first = json.loads(runs("--store", target, "import", archive, "--json"))
     assert [(row["id"], row["is_new"]) for row in first] == [("1", True), ("2", True)]
     with open_store(origin) as here, open_store(target) as there:
@@ -175,7 +175,7 @@ def test_export_that_makes_no_sense_is_refused(origin, tmp_path, runs):
 def test_parquet_without_its_package_names_the_extra(origin, tmp_path, runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     said = runs("--store", origin, "export", "-o", tmp_path / "t.parquet", code=1)
-    assert "pip install -e '.[parquet]'" in said
+    assert "pip install 'sacristan[parquet]'" in said
 
 
 # Archives that mean harm
@@ -293,7 +293,7 @@ HOSTILE = {
     "wrong-digest": (wrong_digest, "is not what its manifest.json says"),
     "wrong-length": (wrong_length, "has another length than its manifest.json says"),
     "lying-length": (lying_length, "is damaged|is not what"),
-    "bomb": (bomb, "it unpacks to 68.* bytes, expected at most 67108864; if you trust it, say --max-bytes"),
+    "bomb": (bomb, "it unpacks to 68.* bytes, expected at most 67108864; if you trust it, use --max-bytes"),
     "cut-off": (cut_off, "it is damaged, or no ZIP file"),
     "no-zip": (lambda path, good: path.write_bytes(b"no zip"), "no ZIP file"),
     "no-manifest": (lambda path, good: make(path, {"1/run.json": b"{}"}), r"it has no manifest.json"),

@@ -109,7 +109,7 @@ def test_card_is_written_to_a_file_that_is_not_there(stores, tmp_path, capsys):
     assert capsys.readouterr().out == path.read_text()
     path.write_text("mine")
     assert command(["--store", where, "card", "1", "-o", str(path)]) == 1
-    assert "card.md is there already; choose another name, or say --force" in capsys.readouterr().err
+    assert "card.md already exists; choose another name, or use --force" in capsys.readouterr().err
     assert path.read_text() == "mine"
     assert command(["--store", where, "card", "1", "-o", str(path), "--force"]) == 0
     assert path.read_text().startswith("# classify")

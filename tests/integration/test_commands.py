@@ -99,7 +99,7 @@ def documents(runs):
     """Run a command with --json; return the document, which must be strict JSON in ASCII."""
 
     def refuse(word):
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} is not JSON")
 
     def call(*words):
         text = runs(*words, "--json")
@@ -414,7 +414,7 @@ def test_unreadable_runs_are_listed_with_the_reason(where, runs, tmp_path, mongo
         for id, content in (("1", json.dumps(good)), ("2", '{"status": \x1b')):
             (tmp_path / id).mkdir()
             (tmp_path / id / "run.json").write_text(content)
-        reason = "run.json is no JSON"
+        reason = "run.json is not JSON"
     try:
         lines = runs("ls").splitlines()
         place = lines.index("cannot be read completely:")

@@ -138,7 +138,7 @@ def test_compare_for_latex(capsys, where):
         (("plot", "1", "--where", "seed=1", "--metric", "val/loss"), "got runs and conditions, expected either"),
         (("plot", "99", "--metric", "val/loss"), "there is no run '99'"),
         (("plot", "1", "--metric", "val/loss", "--output", "x.gif"), "got the file x.gif, expected one that ends in"),
-        (("plot", "1", "--metric", "val/loss", "--x", "epoch"), "its record tells no epochs; log a metric named epoch"),
+        (("plot", "1", "--metric", "val/loss", "--x", "epoch"), "its record has no epochs; log a metric named epoch"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

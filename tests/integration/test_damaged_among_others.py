@@ -86,8 +86,8 @@ def test_damaged_run_hides_no_other(tmp_path, capsys, caplog, damage):
         assert set(frame.index) == whole
         if name != "run.json":
             assert frame.attrs["problems"]["2"].startswith(name)
-            assert "run 2 cannot be read as a whole" in caplog.text
-            assert f"run 2 cannot be read as a whole: {name}" in store.find()._repr_html_()
+            assert "run 2 cannot be read completely" in caplog.text
+            assert f"run 2 cannot be read completely: {name}" in store.find()._repr_html_()
             with pytest.raises(StoreError, match=name):  # asked for by itself it says so
                 print(store.get("2").config, store.get("2").summary, store.get("2").document)
         assert set(store.curves("loss")["id"]) == whole
@@ -106,7 +106,7 @@ def test_run_with_a_damaged_config_is_in_no_group(tmp_path):
         found = compare(store.find(), "model", None, "loss.min")
     assert [(group.name, group.runs) for group in found.groups] == [("cnn", ("1", "3"))]
     [excluded] = found.excluded
-    assert (excluded.run.id, excluded.reason[:36]) == ("2", "cannot be read as a whole: config.js")
+    assert (excluded.run.id, excluded.reason[:36]) == ("2", "cannot be read completely: config.js")
 
 
 def test_odd_statuses_are_shown_as_text(tmp_path, capsys):
@@ -135,7 +135,7 @@ def test_odd_document_in_a_database_hides_no_other(database, mongo_url, tmp_path
         assert main(["--store", where, *words]) == 0, (words, capsys.readouterr().err)
         out, err = capsys.readouterr()
         assert err.count("\n") <= 1, words
-    assert "excluded: run 2 (no group) cannot be read as a whole: config of run 2 holds list" in out
+    assert "excluded: run 2 (no group) cannot be read completely: config of run 2 holds list" in out
     assert "\n1     2" in out
     with open_store(where) as store:
         assert set(store.frame().index) == {"1", "2", "3", "4", "5", "9"}

@@ -67,7 +67,7 @@ def test_export_to_a_file_replaces_it_only_when_asked(run, lab):
     settings = {"export.format": "pt2", "export.path": "mine.pt2"}
     run("export", **settings)
     first = (lab / "mine.pt2").stat().st_mtime_ns
-    with pytest.raises(ModelError, match=r"export.path: mine.pt2 is there already"):
+    with pytest.raises(ModelError, match=r"export.path: mine.pt2 already exists"):
         run("export", **settings)
     assert (lab / "mine.pt2").stat().st_mtime_ns == first
     run("export", **settings, **{"export.overwrite": True})

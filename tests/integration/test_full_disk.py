@@ -245,7 +245,7 @@ def test_sources_and_resources_of_a_full_disk_are_kept_later_or_counted(disk, la
     stored = {name: (folder.parent / where).read_text() for name, where in run["experiment"]["sources"]}
     assert stored["first_source.py"].startswith("a = 1")
     assert "table.csv cannot be kept as a resource" in caplog.text
-    assert caplog.text.count("sources are not stored, which is tried again with each heartbeat") == 1
+    assert caplog.text.count("sources are not stored, which is retried with each heartbeat") == 1
     if "while" in when:
         assert stored["late_source.py"].startswith("b = ")
         assert run["status"] == "COMPLETED"

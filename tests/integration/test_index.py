@@ -280,9 +280,9 @@ def test_unreadable_runs_hide_no_others_and_are_taken_again(store, index):
     (store / "4" / "config.json").write_text("{")
     assert names(index) == ["1", "4"]
     problems = dict(index.problems())
-    assert problems["2"].startswith("run.json is no JSON")
+    assert problems["2"].startswith("run.json is not JSON")
     assert problems["3"].startswith("run.json is missing")
-    assert problems["4"].startswith("config.json is no JSON")
+    assert problems["4"].startswith("config.json is not JSON")
     for number in (2, 3, 4):
         put(store, number, status="FAILED")
     index.update()

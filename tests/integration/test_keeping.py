@@ -373,7 +373,7 @@ def test_run_whose_id_is_that_of_another_one_by_now_is_not_removed(tmp_path):
         bare_run(tmp_path, 1)
         document = json.loads((tmp_path / "1" / "run.json").read_text())
         (tmp_path / "1" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
-        with pytest.raises(StoreError, match="run 1 is another one by now; nothing is removed"):
+        with pytest.raises(StoreError, match="run 1 is a different run now; nothing is removed"):
             store.discard(found)
         assert store.get("1").uid == "f" * 32
 

@@ -111,7 +111,7 @@ def test_entry_of_many_files_is_read_by_few_queries(folder, database, mongo_url)
         file = next(one["stored_as_file"] for one in found["info"].values() if "stored_as_file" in one)
         chunk = database["fs.chunks"].find_one({"files_id": bson.ObjectId(file)})
         database["fs.chunks"].update_one({"_id": chunk["_id"]}, {"$set": {"data": chunk["data"][:-1] + b"!"}})
-        with pytest.raises(StoreError, match="a large entry of run 1 is no JSON"):
+        with pytest.raises(StoreError, match="a large entry of run 1 is not JSON"):
             store.get("1").info.keys()
 
 

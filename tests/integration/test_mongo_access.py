@@ -97,7 +97,7 @@ def assert_delivered(database, run_id=1):
     [
         (lambda url: url.replace("w0rd", "w0rd0"), "the user or password is wrong"),
         (lambda url: url.replace("/lab", "/other?authSource=lab"), "the user has no rights on this database"),
-        (lambda url: url.replace(f"{USER}:{PASSWORD}@", ""), "the server wants a user and a password"),
+        (lambda url: url.replace(f"{USER}:{PASSWORD}@", ""), "the server requires a user and a password"),
     ],
     ids=["password", "rights", "nobody"],
 )
@@ -126,7 +126,7 @@ def test_sync_without_the_password_says_that_one_is_needed(tmp_path, login, star
     url = login(["readWrite"])
     start(tmp_path, RECORDS, "-m", url.replace("w0rd", "w0rd0")).finish()
     assert runs_command(["sync", str(tmp_path / "runs")]) == 1
-    assert "wants a user and a password; give a URL with them" in capsys.readouterr().err
+    assert "requires a user and a password; give a URL with them" in capsys.readouterr().err
 
 
 def test_rights_taken_away_in_the_middle_are_one_line_and_given_back_nothing_is_lost(

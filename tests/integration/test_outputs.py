@@ -97,7 +97,7 @@ def test_links_and_files_stay_what_they_are(where, tmp_path, capsys, name):
     assert link.is_symlink()
     (tmp_path / "file").write_bytes(b"precious")
     assert main([*words, str(link)]) == 1
-    assert capsys.readouterr().err == f"error: {link} is there already; choose another name, or say --force\n"
+    assert capsys.readouterr().err == f"error: {link} already exists; choose another name, or use --force\n"
     assert main([*words, str(tmp_path), "--force"]) == 1
     assert (tmp_path / "file").read_bytes() == b"precious"
     assert main([*words, str(link), "--force"]) == 0

@@ -233,7 +233,7 @@ def test_run_whose_sources_have_changed_is_passed_over_and_started_where_that_is
     lab.script.write_text(lab.script.read_text() + "# changed\n")
     assert lab.work().num_started == 0
     assert lab.told == [
-        "run 1 is passed over: its sources have changed since it was recorded (tiny.py); put back what they were, or "
+        "run 1 is skipped: its sources have changed since it was recorded (tiny.py); put back what they were, or "
         "say --any-sources"
     ]
     assert lab.work(any_sources=True).num_started == 1

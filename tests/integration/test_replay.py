@@ -96,5 +96,5 @@ def test_replay_without_a_bundle_or_a_training_is_refused(failed, tmp_path):
     with pytest.raises(ConfigError, match=r"bundle: got '.*', which holds no incident.json; expected a folder such"):
         other.run("replay", config_updates={"bundle": str(tmp_path)})
     (tmp_path / "incident.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"replay: the experiment came to its end without a training by loop\.fit"):
+    with pytest.raises(ConfigError, match=r"replay: the experiment ended without a training by loop\.fit"):
         other.run("replay", config_updates={"bundle": str(tmp_path)})

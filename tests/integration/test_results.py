@@ -146,7 +146,7 @@ def test_part_of_a_record_that_fails_takes_nothing_else_with_it(tmp_path, caplog
     stored = json.loads((tmp_path / "runs" / "1" / "run.json").read_text())
     assert (stored["status"], stored["lost_parts"]) == ("COMPLETED_WITH_LOSS", ["info"])
     assert stored["result"] == 0.5
-    assert caplog.text.count("info failed; the run goes on, and so does the rest of its record") == 1
+    assert caplog.text.count("info failed; the run continues, and so does the rest of its record") == 1
 
 
 def test_config_deeper_than_a_record_is_refused(tmp_path):

@@ -96,7 +96,7 @@ def test_run_that_another_process_is_at_work_on_is_passed_over_and_named(run, tm
     edit(tmp_path / "1" / "run.json", status="RUNNING")
     (tmp_path / "1" / "lease.json").write_text(json.dumps(lease(1.0)))
     assert run() == 2
-    assert f"resume=auto: {tmp_path}/1 is passed over, because a process is at work on it" in caplog.messages
+    assert f"resume=auto: {tmp_path}/1 is skipped, because a process is working on it" in caplog.messages
 
 
 def test_changes_since_the_first_session_are_told_once(run, tmp_path, caplog):

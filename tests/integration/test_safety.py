@@ -150,7 +150,7 @@ def test_names_do_not_leave_the_folder_and_overwrite_nothing(store, runs, tmp_pa
     assert {path.name for path in (tmp_path / "deep").iterdir()} == {"out"}
     (out / "ok.pkl").write_bytes(b"mine")
     assert (
-        "is there already; choose another folder, or say --force"
+        "already exists; choose another folder, or use --force"
         in runs(kind, "get", "1", "ok.pkl", "-o", out, code=1).err
     )
     assert (out / "ok.pkl").read_bytes() == b"mine"
@@ -167,7 +167,7 @@ def test_links_in_the_way_are_not_followed(store, runs, tmp_path):
     (out / "ok.pkl").symlink_to(outside / "target")
     said = runs("artifacts", "get", "1", "sub/x", "ok.pkl", "-o", out, code=1).err
     assert "a link leads out of" in said
-    assert "is there already" in said
+    assert "already exists" in said
     runs("artifacts", "get", "1", "sub/x", "ok.pkl", "-o", out, "--force", code=1)
     assert list(outside.iterdir()) == []
 

@@ -150,7 +150,7 @@ def test_signal_while_the_run_is_about_to_begin_ends_it_before_its_command(tmp_p
         run(tmp_path, main, Starting())
     record = json.loads((tmp_path / "1" / "run.json").read_text())
     assert (record["status"], record["meta"]["interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
-    assert "SIGTERM: the record of this run is brought to its end first" in capfd.readouterr().err
+    assert "SIGTERM: the record of this run is completed first" in capfd.readouterr().err
 
 
 class Completing(RunObserver):

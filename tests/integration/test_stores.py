@@ -428,21 +428,21 @@ def test_watch_for_a_field_that_no_run_has_refused(store):
 
 @pytest.mark.parametrize("limit", ["3", 1.5, True])
 def test_limit_that_is_no_number_refused(store, limit):
-    with pytest.raises(FilterError, match=f"limit: got {limit!r}, expected how many runs at most"):
+    with pytest.raises(FilterError, match=f"limit: got {limit!r}, expected a maximum number of runs"):
         store.find(limit=limit)
 
 
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
-    with pytest.raises(FilterError, match="limit: got 0, expected how many runs to count at most"):
+    with pytest.raises(FilterError, match="limit: got 0, expected a maximum number of runs to count"):
         store.count(limit=0)
-    with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
+    with pytest.raises(FilterError, match="limit: got -1, expected a maximum number of runs, or None for all"):
         store.find(limit=-1)
 
 
 @pytest.mark.parametrize("offset", [-1, 1.5, "3", True])
 def test_offset_that_passes_over_no_runs_refused(store, offset):
-    with pytest.raises(FilterError, match=f"offset: got {offset!r}, expected how many runs are passed over, from 0 on"):
+    with pytest.raises(FilterError, match=f"offset: got {offset!r}, expected the number of runs to skip, at least 0"):
         store.find(offset=offset)
 
 
@@ -654,8 +654,8 @@ def test_watch_begins_with_what_there_is(store):
     ("filter", "message"),
     [
         ("lr", "got the condition 'lr', expected NAME"),
-        ("lr<", "got the condition 'lr<', expected a value behind the <"),
-        ("lr~ or lr=1", "got the condition 'lr~', expected a value behind the ~"),
+        ("lr<", "got the condition 'lr<', expected a value after the <"),
+        ("lr~ or lr=1", "got the condition 'lr~', expected a value after the ~"),
         ([("lr", "=>", 1)], "lr: got the operator '=>', expected one of == != < <= > >= in ~"),
         ([3], "got the condition 3, expected"),
         ({"lr": {"$near": 1}}, r"lr: got the operator \$near, which is not known"),
@@ -667,7 +667,7 @@ def test_watch_begins_with_what_there_is(store):
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
         ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
         ("lr<1, model.name~^c", r"got 'lr<1, model.name~\^c', expected conditions with and or or between; a text is"),
-        ("lr<1 and lr<", "got the condition 'lr<', expected a value behind the <"),
+        ("lr<1 and lr<", "got the condition 'lr<', expected a value after the <"),
         ("model.name~(?=m)", r"which is no regular expression of RE2 \(invalid perl operator: \(\?=\)"),
         ([("model.name", "~", 3)], "it is no text"),
         ({"model.name": {"$regex": "m", "$options": "x"}}, r"got the \$options 'x', expected letters among i, m and s"),
@@ -731,7 +731,7 @@ def test_what_several_people_note_at_once_is_all_kept(store):
 def test_note_that_was_changed_meanwhile_is_not_replaced(store):
     was = store.get(2).note
     store.write_note(store.get(2), "first", was=was)
-    with pytest.raises(ChangedError, match="note of run 2 was changed meanwhile; read it, and write"):
+    with pytest.raises(ChangedError, match="note of run 2 has changed; read it, and combine"):
         store.write_note(store.get(2), "second", was=was)
     assert store.get(2).note == "first"
     store.write_note(store.get(2), was, was="first")

@@ -306,14 +306,14 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["with", "lr", "0.5"], "lr: got no value, expected one behind `=`, without spaces; write lr=0.5"),
-        (["with", "lr", "=", "0.5"], "lr: got no value, expected one behind `=`, without spaces; write lr=0.5"),
-        (["with", "lr", "=0.5"], "lr: got no value, expected one behind `=`, without spaces; write lr=0.5"),
-        (["with", "lr=", "0.5"], "lr: got nothing behind `=`; write lr=0.5, without spaces"),
-        (["with", "lr"], "lr: got no value, expected one behind `=`, without spaces; write lr=VALUE"),
+        (["with", "lr", "0.5"], "lr: got no value, expected one after `=`, without spaces; write lr=0.5"),
+        (["with", "lr", "=", "0.5"], "lr: got no value, expected one after `=`, without spaces; write lr=0.5"),
+        (["with", "lr", "=0.5"], "lr: got no value, expected one after `=`, without spaces; write lr=0.5"),
+        (["with", "lr=", "0.5"], "lr: got nothing after `=`; write lr=0.5, without spaces"),
+        (["with", "lr"], "lr: got no value, expected one after `=`, without spaces; write lr=VALUE"),
         (
             ["with", "optimizer.name", "sgd"],
-            "optimizer.name: got no value, expected one behind `=`, without spaces; write optimizer.name=sgd",
+            "optimizer.name: got no value, expected one after `=`, without spaces; write optimizer.name=sgd",
         ),
         (["with", "=0.5"], "got `=0.5` without a name before it; write NAME=0.5, without spaces"),
         (["lr=0.5"], "lr=0.5: got a setting without `with` before it; write with lr=0.5"),

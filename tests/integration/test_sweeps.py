@@ -238,7 +238,7 @@ def test_what_is_killed_is_tried_again_so_often_and_no_more(sweep):
     faulty.agent(retries=2).run()
     (point,) = faulty.points().values()
     assert point.state == "FAIL"
-    assert "is DEAD: was killed by SIGKILL, as when memory runs out" in point.notes["reason"]
+    assert "is DEAD: was killed by SIGKILL, as by the kernel when memory runs out" in point.notes["reason"]
     assert faulty.runs() == [("DEAD", 0, 0), ("DEAD", 0, 1), ("DEAD", 0, 2)]
 
 
@@ -256,7 +256,7 @@ def test_a_sweep_whose_first_trials_all_fail_is_given_up(sweep, caplog):
     wrong = sweep({**GRID, "metric": {"name": "los", "goal": "minimize"}})
     wrong.agent().run()
     assert [point.state for point in wrong.points().values()] == ["FAIL"] * 3
-    assert "logged no los, which the sweep is about; it logged: loss" in caplog.text
+    assert "logged no los, which the sweep optimizes; it logged: loss" in caplog.text
     assert wrong.home.is_stopped
 
 

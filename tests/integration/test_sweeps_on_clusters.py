@@ -63,7 +63,7 @@ def check_done_once(status, base):
 def ray():
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # 127.0.0.1 alone
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
     quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         few = {"num_cpus": 2, "resources": {"disk": 2}, "object_store_memory": 100 * 2**20}
@@ -193,7 +193,7 @@ def test_what_no_node_has_is_refused(ray, grid):
 
 @pytest.mark.nightly
 def test_ray_that_does_not_start_is_one_sentence(tmp_path):
-    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
     (tmp_path / "tiny.py").write_text(TINY)
     words = ("sweep.run", "with", "sweep.over={x: [1.0]}", FAST, "sweep.engine=ray", "sweep.resources={cpus: 1}")
     done = command(*words, cwd=tmp_path, env={**os.environ, "RAY_TMPDIR": "/proc/nowhere"})
@@ -206,7 +206,7 @@ def test_ray_that_does_not_start_is_one_sentence(tmp_path):
 
 
 def needing_submitit():
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'sacristan[slurm]'")
 
 
 @pytest.mark.nightly
@@ -303,7 +303,7 @@ def test_a_missing_extra_is_named(grid, monkeypatch, extra, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError) as raised:
         work(Engine(extra), grid)
-    said = f"needs the package '{package}', which is not installed; write pip install -e '.[{extra}]'"
+    said = f"needs the package '{package}', which is not installed; install it with: pip install 'sacristan[{extra}]'"
     assert str(raised.value) == f"sweep.engine={extra} {said}"
 
 

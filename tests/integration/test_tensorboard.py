@@ -396,7 +396,7 @@ def test_missing_extra_is_named_before_the_run_starts(tmp_path, start, missing):
     recorded = start(tmp_path, body, "--tensorboard")
     assert recorded.process.wait(60) == 1
     assert f"needs the package {missing!r}" in recorded.err.read_text()
-    assert "write pip install -e '.[tensorboard]'" in recorded.err.read_text()
+    assert "install it with: pip install 'sacristan[tensorboard]'" in recorded.err.read_text()
     assert recorded.out.read_text() == ""
 
 

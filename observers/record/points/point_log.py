@@ -51,7 +51,7 @@ class PointLog:
 
     @property
     def live(self) -> LivePoints:
-        """What takes points, after `begin`."""
+        """Log that takes points, after `begin`."""
         if self._live is None:
             raise RuntimeError("a PointLog takes points after `begin` only; call it first")
         return self._live

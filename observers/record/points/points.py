@@ -84,10 +84,13 @@ class Series:
         return len(self.values)
 
     def between(self, first: float | None, last: float | None) -> Series:
-        """Return the points from the step `first` to the step `last`, and one on either side, in the order of logging.
+        """Return the points in a range of steps, with one more on either side so that lines reach the edges.
 
         Args:
-            first, last: Steps; None for no bound.
+            first, last: The least and the greatest step; None for no bound.
+
+        Returns:
+            A series in the order of logging.
         """
         low = -np.inf if first is None else first
         high = np.inf if last is None else last

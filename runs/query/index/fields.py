@@ -1,4 +1,4 @@
-"""What a run's documents say, as flat fields: dotted names, each with a value of a known kind.
+"""Fields of a run's documents: dotted names, each with a value of a known kind.
 
 The documents come from a disk that others write to. Nothing in them is executed, and whatever is odd (no JSON, invalid
 UTF-8, endless nesting, gigabytes) ends as a sentence among the problems, never as an exception.
@@ -129,7 +129,7 @@ def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Document
         if not _read(folder, name, MAX_FILE_BYTES, found) and name == SUMMARY:
             _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
     if OF_RUN in origins and RUN not in found.content and not found.problems:
-        found.problems.append(f"{RUN} is missing: the run is just being made, or this is no run")
+        found.problems.append(f"{RUN} is missing: the run is just being made, or this is not a run")
     return found
 
 
@@ -187,7 +187,7 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     try:
         document = parse_json(content)
     except ValueError as error:
-        problems.append(f"{name} is no JSON ({error})")
+        problems.append(f"{name} is not JSON ({error})")
     else:
         if isinstance(document, dict):
             return document

@@ -67,7 +67,7 @@ class IndexFile:
 
     @property
     def path(self) -> Path | None:
-        """Where it lies; None in memory."""
+        """Path of the file; None in memory."""
         return self._places[0]
 
     def close(self) -> None:

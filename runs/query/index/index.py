@@ -42,7 +42,7 @@ Answer = TypeVar("Answer")
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """What an update found.
+    """Result of an update.
 
     Attributes:
         num_runs: Runs in the index now, those that cannot be read among them.

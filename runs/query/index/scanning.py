@@ -1,4 +1,4 @@
-"""Which runs a folder has, and a stamp of each that changes when the run does.
+"""Runs of a folder, with a stamp of each that changes when the run does.
 
 Looking at every file of 20,000 runs takes longer than listing them may. Two looks a run are enough: at its folder,
 whose times change when a file in it is replaced, made or removed, which is how the lab writes; and at run.json, which

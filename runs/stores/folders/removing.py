@@ -99,7 +99,7 @@ def restore_folder(store: Path, place: Path, folder: Path) -> str:
         with claimed(store):
             if target.exists():
                 if moved is not folder:
-                    raise StoreError(f"{target} is there already; move it away, or sync it first")
+                    raise StoreError(f"{target} already exists; move it away, or sync it first")
                 taken = filter(None, (as_number(path.name) for path in store.iterdir()))
                 target = store / str(1 + max(taken, default=0))
                 id = Path(target.name)

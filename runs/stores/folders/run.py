@@ -293,7 +293,7 @@ def require_run(folder: Path) -> None:
         StoreError: If it was removed since it was found.
     """
     if not has_record(folder):
-        raise StoreError(f"{folder / RUN} is not there; the run was removed, or is just being made")
+        raise StoreError(f"{folder / RUN} does not exist; the run was removed, or is being created")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -308,11 +308,11 @@ def _read(path: Path) -> dict[str, Any]:
         if path.name != RUN:
             require_run(path.parent)
             return {}
-        raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
+        raise StoreError(f"{path} does not exist; the run was removed, or is being created") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is no JSON ({error}); the rest of the run may still be read") from error
+        raise StoreError(f"{path} is not JSON ({error}); the rest of the run may still be read") from error
     if not isinstance(document, dict):
         raise StoreError(
             f"{path} holds {type(document).__name__}, expected an object; the rest of the run may still be read"

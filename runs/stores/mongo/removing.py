@@ -92,7 +92,7 @@ class Remover:
         """Bring a run back out of the trash.
 
         Raises:
-            StoreError: If it is not there any more.
+            StoreError: If it no longer exists.
         """
         document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
         if document is None:

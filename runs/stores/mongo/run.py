@@ -126,7 +126,7 @@ class MongoRun(Run):
         try:
             return restore(value, read)
         except ValueError as error:
-            raise StoreError(f"a large entry of run {self.id} is no JSON ({error})") from error
+            raise StoreError(f"a large entry of run {self.id} is not JSON ({error})") from error
 
     def _whole_list(self, document: Mapping[str, Any], name: str) -> list[Any]:
         """Return a list of the document, all of it where it was cut off."""

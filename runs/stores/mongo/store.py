@@ -175,13 +175,13 @@ class MongoStore(Store):
 
     @functools.cached_property
     def _has_stock_runs(self) -> bool:
-        """Whether there are runs without a uid, of which stock Sacred kept no summary."""
+        """True if there are runs without a uid, of which stock Sacred kept no summary."""
         with self.mongo.errors():
             with_uid = self.mongo.runs.count_documents({"uid": {"$gt": ""}})
             return self.mongo.runs.estimated_document_count() > with_uid + self.mongo.runs.count_documents(IN_TRASH)
 
     def _has_serialized(self, name: str) -> bool:
-        """Whether a run holds a number of NumPy under a name as Sacred's serializer wrote it, which no query finds."""
+        """True if a run holds a NumPy number under a name as Sacred's serializer wrote it, which no query finds."""
         if name.partition(".")[0] not in _MAY_BE_SERIALIZED:
             return False
         return self.mongo.runs.find_one({f"{stored_path(name)}.dtype": {"$type": "string"}}, {"_id": 1}) is not None
@@ -372,7 +372,7 @@ def _odd(document: Mapping[str, Any]) -> Iterator[str]:
     for name, kind in {"status": str, "config": Mapping, "info": Mapping}.items():
         if name not in document:
             if name == "status":
-                yield "it has no status: this is no run"
+                yield "it has no status: this is not a run"
         elif not isinstance(document[name], kind):
             yield f"{name}: got {type(document[name]).__name__}, expected {'text' if kind is str else 'an object'}"
 

@@ -106,7 +106,7 @@ class Agent:
 
     @property
     def _limit(self) -> float:
-        """How many points there are at most."""
+        """Maximum number of points."""
         given = [self._spec.size, self._spec.run_cap, self._definition.count]
         return min((number for number in given if number is not None), default=float("inf"))
 
@@ -196,7 +196,7 @@ class Agent:
             point = self.study.take(number)
             kills = following.attempt - point.times_given_back
             if kills > self._means.retries:
-                reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
+                reason = f"its run was killed {kills} times; python -m runs ls --sweep {self._home.id}"
                 self.study.finish(number, "FAIL", reason=reason)
                 continue
             return point, following.attempt

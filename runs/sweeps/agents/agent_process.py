@@ -29,7 +29,7 @@ class Worker(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has not begun, because it waits for a free place."""
+        """True if it has not begun because it waits for a free place."""
 
     def poll(self) -> int | None:
         """Return its exit code, negative for the signal that ended it; None as long as it runs or waits."""

@@ -25,7 +25,7 @@ _CLUSTERS = ("slurm", "local", "debug")
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where agents run.
+    """Place where agents run.
 
     Attributes:
         name: local, ray or slurm.

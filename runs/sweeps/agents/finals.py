@@ -62,7 +62,7 @@ def finals(
     ]
     chosen = choose_finalists(complete, objective.goal, num_finalists)
     if not chosen:
-        raise SweepError(f"sweep {definition.id}: no trial has come to its end yet; wait for one, or see: sweep.status")
+        raise SweepError(f"sweep {definition.id}: no trial has finished yet; wait for one, or see: sweep.status")
     seeds = fresh_seeds(definition.seed, num_seeds, [0, *(definition.seed + index for index in range(spec.seeds))])
     values: dict[str, dict[int, float]] = {}
     for number in chosen:

@@ -1,4 +1,4 @@
-"""What the process of a trial printed, and by which signal it was killed: why it has no record, or no end."""
+"""Output of a trial's process, and the signal that killed it: the reason for a missing record or end."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def last_line(path: Path, start: int) -> str:
 def killed_text(code: int) -> str:
     """Return by which signal a process was killed, of its exit code, which is negative."""
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"was killed by {name}{', as when memory runs out' if -code == signal.SIGKILL else ''}"
+    return f"was killed by {name}{', as by the kernel when memory runs out' if -code == signal.SIGKILL else ''}"

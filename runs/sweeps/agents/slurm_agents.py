@@ -112,7 +112,7 @@ def run_array(
         except KeyboardInterrupt:
             at_once = f", or at once: scancel {number}" if jobs else ""
             show(
-                f"{job} goes on; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
+                f"{job} continues; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
                 f"which lets runs come to their end{at_once}"
             )
             raise

@@ -71,7 +71,7 @@ def supervise(
                     crew.look(status)
                     if not crew.is_working and _is_unfinished(status, means):
                         if not is_waiting:
-                            show("no point is left to take; waiting for those that agents of others are at")
+                            show("no point is left; waiting for the points of other agents")
                         is_waiting = True
                         crew.reinforce(status)
                     look(status)
@@ -113,7 +113,7 @@ class _Crew:
 
     @property
     def is_working(self) -> bool:
-        """Whether an agent is at work, or waits for a place."""
+        """True if an agent works or waits for a place."""
         return bool(self._running)
 
     def look(self, status: Status) -> None:

@@ -27,7 +27,7 @@ __all__ = ["Ended", "Means", "Trials"]
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """What an agent works with.
+    """Resources that an agent works with.
 
     Attributes:
         base: The folder to record runs below.
@@ -56,7 +56,7 @@ class Means:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """What became of a run: a value for each objective, metrics that constraints name; or a state and its reason.
+    """Result of a run: a value for each objective, metrics that constraints name; or a state and its reason.
 
     The state is one of a point's, or KILLED, or LOST where another agent has taken the point over.
     """

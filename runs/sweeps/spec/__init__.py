@@ -1,1 +1,1 @@
-"""What a sweep is: its spec, the laws and grids of its parameters, its constraints, how its best points are judged."""
+"""Definition of a sweep: its spec, distributions and grids of parameters, constraints, choice of the best points."""

@@ -16,7 +16,7 @@ __all__ = ["Definition", "lasting"]
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What every agent of a sweep has to know. The question that it asks never changes.
+    """Data that every agent of a sweep needs. The searched question never changes.
 
     Attributes:
         id: Its name: letters and digits.

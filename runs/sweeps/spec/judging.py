@@ -43,7 +43,7 @@ class Finalist:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """What the repetitions of finalists show.
+    """Result of repeating the finalists.
 
     Attributes:
         finalists: Best mean first.
@@ -62,7 +62,7 @@ class Judgement:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the first one is better than all others."""
+        """True if the first one is better than all others."""
         return all(finalist.is_worse for finalist in self.finalists[1:])
 
 

@@ -95,7 +95,7 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a sweep searches, and how.
+    """Definition of the search space and method of a sweep.
 
     Attributes:
         document: The spec as JSON holds it, which `read_spec` takes again.

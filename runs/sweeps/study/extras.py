@@ -25,5 +25,6 @@ def needing_extra(extra: str, what: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(
-            f"{what} needs the package {error.name!r}, which is not installed; write pip install -e '.[{extra}]'"
+            f"{what} needs the package {error.name!r}, which is not installed; "
+            f"install it with: pip install 'sacristan[{extra}]'"
         ) from error

@@ -17,14 +17,12 @@ import abc
 import contextlib
 import itertools
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from observers.record.atomic_file import make_folder, replacing, sync_file
+from observers.record.atomic_file import make_folder, replacing, write_once
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.locking import claimed
@@ -43,7 +41,7 @@ _ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class Claim(NamedTuple):
-    """Who has a trial.
+    """Claim of an agent on a trial.
 
     Attributes:
         trial: Its number.
@@ -57,7 +55,7 @@ class Claim(NamedTuple):
 
 
 class Home(abc.ABC):
-    """Where a sweep lives.
+    """Storage of a sweep.
 
     Attributes:
         id: The sweep's.
@@ -158,7 +156,7 @@ class Home(abc.ABC):
     @property
     @abc.abstractmethod
     def is_stopped(self) -> bool:
-        """Whether agents are to start no more trials."""
+        """True if agents must start no more trials."""
 
     def living_agents(self) -> set[str]:
         """Return the names of the agents that are alive."""
@@ -198,7 +196,7 @@ class FolderHome(Home):
     def create(self, definition: Definition) -> bool:
         for name in ("claims", "agents"):
             make_folder(self.folder / name)
-        return _write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
+        return write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
 
     def replace(self, definition: Definition) -> None:
         with replacing(self._definition) as stream:
@@ -233,7 +231,7 @@ class FolderHome(Home):
         return start
 
     def claim(self, claim: Claim) -> bool:
-        return _write_once(self._claim_path(claim.trial, claim.attempt), claim.agent.encode(), durable=False)
+        return write_once(self._claim_path(claim.trial, claim.attempt), claim.agent.encode(), durable=False)
 
     def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
         return {trial: claim for trial in trials if (claim := self._last_claim(trial)) is not None}
@@ -288,20 +286,3 @@ class FolderHome(Home):
     @property
     def is_stopped(self) -> bool:
         return self._stopped.exists()
-
-
-def _write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
-    """Write a file, as a whole and on the disk, that is not there; return False if it is."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            if durable:
-                sync_file(stream.fileno())
-        os.link(temporary, path)  # which is atomic, on NFS too
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True

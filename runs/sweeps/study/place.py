@@ -15,7 +15,7 @@ __all__ = ["Place"]
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where sweeps are kept: in the database, if there is one, so that agents on all machines see them.
+    """Place where sweeps are kept: in the database, if there is one, so that agents on all machines see them.
 
     Attributes:
         base: The folder that runs are recorded below on this machine.

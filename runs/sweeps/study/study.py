@@ -65,23 +65,23 @@ class Point:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether it breaks no constraint."""
+        """True if it violates no constraint."""
         return all(excess <= 0 for excess in self.excess.values())
 
     @property
     def times_given_back(self) -> int:
-        """How many attempts were interrupted by somebody, rather than killed."""
+        """Number of attempts that somebody interrupted, rather than killed."""
         return int(self.notes.get(_GIVEN_BACK, 0))
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to be done for it."""
+        """True if nothing is left to do for it."""
         return self.state != "RUNNING"
 
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Attributes:
         num_taken: Points that were ever taken.

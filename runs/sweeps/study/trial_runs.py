@@ -109,7 +109,7 @@ def objective_value(run: Run, name: str) -> float | str:
         statistic = name[len(metric) + 1 :] or "last"
         if metric not in run.summary:
             logged = ", ".join(sorted(run.summary)) or "nothing"
-            return f"run {run.id} logged no {metric}, which the sweep is about; it logged: {logged}"
+            return f"run {run.id} logged no {metric}, which the sweep optimizes; it logged: {logged}"
         value = run.summary[metric].get(statistic)
     if value is None or not math.isfinite(value):
         return f"{name} of run {run.id} is {value}"

@@ -1,4 +1,4 @@
-"""How a sweep stands: what is done, running, pruned and failed, the best so far, and the time left."""
+"""Status of a sweep: finished, running, pruned and failed points, the best so far, and the remaining time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def say(line: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How a sweep stands.
+    """Status of a sweep.
 
     Attributes:
         id: The sweep's.
@@ -60,12 +60,12 @@ class Status:
 
     @property
     def num_finished(self) -> int:
-        """How many points have ended, in any way."""
+        """Number of points that have ended, in any way."""
         return sum(point.is_finished for point in self.points.values())
 
     @property
     def is_done(self) -> bool:
-        """Whether every point is finished."""
+        """True if every point is finished."""
         return self.limit is not None and self.num_finished >= self.limit
 
 

@@ -130,5 +130,6 @@ def test_missing_package_names_the_extra(monkeypatch, recorded, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["--store", str(recorded), "board", "--no-open"]) == 1
     assert capsys.readouterr().err == (
-        "error: the board needs the package 'uvicorn', which is not installed; write pip install -e '.[board]'\n"
+        "error: the board needs the package 'uvicorn', which is not installed; "
+        "install it with: pip install 'sacristan[board]'\n"
     )

@@ -142,7 +142,7 @@ def test_damaged_run_is_shown_as_far_as_it_can_be(client_of, recorded, tmp_path)
     (store / "1" / "config.json").write_text("{")
     client = client_of(store)
     text = client.get("/runs/1").text
-    assert "config.json is no JSON" in text
+    assert "config.json is not JSON" in text
     assert "val/accuracy" in text
     assert "cannot be read, or not as a whole" in client.get("/runs").text
 

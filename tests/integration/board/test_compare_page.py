@@ -84,7 +84,7 @@ def test_curves_over_each_axis(client_of, store):
             assert found["curves"][0]["x"][0] > 1.7e9
     code, found = panel(client, run="1", metric="train/loss", x="epoch")
     assert code == 409
-    assert "its record tells no epochs" in found["error"]
+    assert "its record has no epochs" in found["error"]
 
 
 def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):

@@ -96,9 +96,9 @@ def test_a_file_that_is_there_is_replaced_by_force_alone_and_as_a_whole(recorded
     path = tmp_path / "report.html"
     path.write_text("old")
     assert report(str(recorded), path, "1", code=1) == "old"
-    assert capsys.readouterr().err == f"error: {path} is there already; choose another name, or say --force\n"
+    assert capsys.readouterr().err == f"error: {path} already exists; choose another name, or use --force\n"
     with open_store(recorded) as store:
-        with pytest.raises(StoreError, match=r"is there already; choose another name, or say overwrite=True"):
+        with pytest.raises(StoreError, match=r"already exists; choose another name, or use overwrite=True"):
             write_report(store.find(), path)
         with pytest.raises(StoreError, match=r"nowhere/report.html cannot be written"):
             write_report(store.find(), tmp_path / "nowhere" / "report.html")
@@ -115,7 +115,7 @@ def test_a_file_that_is_there_is_replaced_by_force_alone_and_as_a_whole(recorded
         (("--where", "lr>9"), "no run matches the conditions"),
         (("1", "--compare", "result"), "--compare: expected --by too"),
         (("--by", "lr", "--compare", "nope"), "nope"),
-        (("1", "--x", "epoch"), "its record tells no epochs"),
+        (("1", "--x", "epoch"), "its record has no epochs"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_no_file(recorded, tmp_path, capsys, words, message):

@@ -42,6 +42,13 @@ def test_garbage_is_collected_from_the_first_line_of_a_run_on_if_it_was_before(e
         gc.enable()
 
 
+def test_later_collections_do_not_scan_what_was_imported(ex):
+    gc.unfreeze()
+    collection.pause()
+    collection.resume()
+    assert gc.get_freeze_count() > 1000
+
+
 def test_garbage_is_collected_after_a_run_that_was_refused(ex):
     with pytest.raises(ConfigError):
         ex.run(config_updates={"nothing": 1})

@@ -375,7 +375,7 @@ def test_implementation_is_that_of_every_group(model, name, implementation, flag
         (
             "SGD",
             {"implementation": "foreach", "options": {"fused": True}},
-            "optimizer: got implementation and options.fused, which are one thing",
+            "optimizer: got implementation and options.fused, which set the same thing",
         ),
     ],
 )

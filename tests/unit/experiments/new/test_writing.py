@@ -34,7 +34,7 @@ def test_name_that_cannot_be_imported_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["test_study", "study_test", "conftest"])
 def test_name_that_pytest_takes_for_a_test_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"pytest would take {name}.py for a test"):
+    with pytest.raises(ConfigError, match=f"pytest would collect {name}.py as a test"):
         write_experiment(name, tmp_path)
 
 

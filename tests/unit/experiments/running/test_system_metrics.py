@@ -181,7 +181,7 @@ def test_source_that_fails_is_said_once_and_the_rest_goes_on(log, sample, caplog
     sampler.stop()
     assert "system/disk_free_bytes" not in log.points
     said = [message for message in caplog.messages if message.startswith("system metrics")]
-    assert said == ["system metrics: free disk cannot be read (OSError: the disk is gone); the others go on"]
+    assert said == ["system metrics: free disk cannot be read (OSError: the disk is gone); the others continue"]
 
 
 def test_source_that_cannot_be_opened_is_said_once_and_the_rest_goes_on(log, sample, caplog, nvml):
@@ -190,7 +190,7 @@ def test_source_that_cannot_be_opened_is_said_once_and_the_rest_goes_on(log, sam
     log.wait_for("system/memory_percent", 3)
     sampler.stop()
     assert [message for message in caplog.messages if "gpus cannot be read" in message] == [
-        "system metrics: gpus cannot be read (NVMLError: Driver/library version mismatch); the others go on"
+        "system metrics: gpus cannot be read (NVMLError: Driver/library version mismatch); the others continue"
     ]
 
 

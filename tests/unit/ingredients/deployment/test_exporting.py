@@ -182,7 +182,7 @@ def test_export_without_samples_or_preparation_is_refused(data, tensor_data, mod
 def test_path_that_is_there_or_ends_otherwise_is_refused(tmp_path):
     there = tmp_path / "model.onnx"
     there.write_text("old")
-    with pytest.raises(ModelError, match=r"model.onnx is there already; give another name, or export.overwrite=True"):
+    with pytest.raises(ModelError, match=r"model.onnx already exists; give another name, or export.overwrite=True"):
         check_path(there, "onnx", overwrite=False)
     check_path(there, "onnx", overwrite=True)
     with pytest.raises(ModelError, match=r"expected a name that ends in .pt2 for export.format=pt2"):

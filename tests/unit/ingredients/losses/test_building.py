@@ -178,7 +178,9 @@ def test_class_weights_of_wrong_length_raise(three):
 
 
 def test_class_weights_and_option_weight_together_raise(three):
-    with pytest.raises(LossError, match=r"got class_weights and options.weight, which are one thing; give one of them"):
+    with pytest.raises(
+        LossError, match=r"got class_weights and options.weight, which set the same thing; give only one of them"
+    ):
         build(three, options={"weight": [1, 2, 3]}, class_weights="balanced")
 
 

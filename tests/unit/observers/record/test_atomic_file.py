@@ -3,13 +3,15 @@
 import errno
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from observers import ArtifactStore
 from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing, sync_folder
+from observers.record.atomic_file import replacing, sync_folder, write_once
 from observers.record.numbered_folder import make_numbered_folder
 
 
@@ -157,3 +159,24 @@ def test_replacing_at_once_leaves_one_whole_content(path):
         second.write(b"second")
     assert path.read_bytes() == b"first"
     assert [entry.name for entry in path.parent.iterdir()] == ["a.bin"]
+
+
+def test_of_many_who_write_once_one_succeeds_and_its_content_is_whole(tmp_path):
+    path, writers = tmp_path / "1.json", 16
+    start = threading.Barrier(writers)
+
+    def write(number):
+        start.wait()
+        return write_once(path, bytes([number]) * 100_000)
+
+    with ThreadPoolExecutor(writers) as pool:
+        won = list(pool.map(write, range(writers)))
+    assert won.count(True) == 1
+    assert path.read_bytes() == bytes([won.index(True)]) * 100_000
+    assert [entry.name for entry in tmp_path.iterdir()] == ["1.json"]
+
+
+def test_write_once_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_once(tmp_path / "missing" / "1.json", b"new")
+    assert list(tmp_path.iterdir()) == []

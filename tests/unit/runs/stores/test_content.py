@@ -24,7 +24,7 @@ def test_content_is_saved(tmp_path):
 def test_a_file_that_is_there_stays_unless_overwriting_is_asked_for(tmp_path):
     path = tmp_path / "b"
     path.write_bytes(b"old")
-    with pytest.raises(StoreError, match=r"b is there already; choose another name, or say overwrite=True"):
+    with pytest.raises(StoreError, match=r"b already exists; choose another name, or use overwrite=True"):
         Content("a", lambda: io.BytesIO(b"new")).save(path)
     assert path.read_bytes() == b"old"
     Content("a", lambda: io.BytesIO(b"new")).save(path, overwrite=True)

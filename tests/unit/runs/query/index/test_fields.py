@@ -99,15 +99,15 @@ def test_values_of_numpy_are_taken_for_what_they_are():
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"status": ', "run.json is no JSON"),
-        (b"", "run.json is no JSON"),
-        (b'{"x": "\xff"}', "run.json is no JSON"),
+        (b'{"status": ', "run.json is not JSON"),
+        (b"", "run.json is not JSON"),
+        (b'{"x": "\xff"}', "run.json is not JSON"),
         (
             b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-            "run.json is no JSON (lists and objects are nested more than 200 levels deep)",
+            "run.json is not JSON (lists and objects are nested more than 200 levels deep)",
         ),
         (b"[1]", "run.json: got list, expected an object"),
-        (b"1" * 5000, "run.json is no JSON"),
+        (b"1" * 5000, "run.json is not JSON"),
         (b" " * (fields.MAX_FILE_BYTES + 1), "expected at most 16,777,216"),
     ],
 )
@@ -119,7 +119,7 @@ def test_unreadable_run_is_told_with_its_reason(tmp_path, content, reason):
 
 
 def test_missing_run_is_told(tmp_path):
-    assert read(tmp_path, config={})[1] == ["run.json is missing: the run is just being made, or this is no run"]
+    assert read(tmp_path, config={})[1] == ["run.json is missing: the run is just being made, or this is not a run"]
 
 
 def test_pipe_and_folder_in_place_of_a_file_are_told(tmp_path):
@@ -134,7 +134,7 @@ def test_pipe_and_folder_in_place_of_a_file_are_told(tmp_path):
 def test_broken_config_leaves_the_run_readable(tmp_path):
     found, problems = read(tmp_path, run={"status": "FAILED"}, config=b"{")
     assert found[OF_RUN] == {"status": "FAILED"}
-    assert problems[0].startswith("config.json is no JSON")
+    assert problems[0].startswith("config.json is not JSON")
 
 
 def test_nesting_that_json_allows_becomes_text_below_a_depth(tmp_path):
