@@ -59,6 +59,10 @@ def tune(
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         model.register_forward_pre_hook(_channels_last)
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d) and _overruns_buffers(module):
+                module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+                module.register_forward_pre_hook(_contiguous)
     if compile is not None:
         _compile(model, {"mode": compile, "dynamic": False, **compile_options})
 
@@ -134,6 +138,20 @@ def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         arg.contiguous(memory_format=torch.channels_last) if isinstance(arg, Tensor) and arg.ndim == 4 else arg
         for arg in args
     )
+
+
+def _overruns_buffers(module: nn.Conv2d) -> bool:
+    """Return True for convolutions that corrupt memory on CPUs with AVX2 if their inputs are channels-last.
+
+    These are strided 1x1 convolutions whose input channels are not a multiple of 8: in their backward pass, oneDNN (in
+    PyTorch 2.13) writes past the end of a buffer.
+    """
+    is_pointwise = module.kernel_size == (1, 1) and module.stride != (1, 1)
+    return is_pointwise and module.in_channels // module.groups % 8 != 0
+
+
+def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(arg.contiguous() for arg in args)
 
 
 def cast(model: nn.Module, dtype: str) -> tuple[int, int]:

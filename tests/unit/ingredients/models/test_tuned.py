@@ -159,6 +159,19 @@ def test_channels_last_lays_weights_and_images_that_way_and_computes_the_same(mo
     assert all(torch.allclose(found[name], expected[name], atol=1e-4) for name in expected)
 
 
+def test_channels_last_leaves_convolutions_contiguous_that_corrupt_memory(model):
+    # This also guards the process: with channels-last inputs, glibc aborts it within some steps on CPUs with AVX2.
+    tune(model, channels_last=True)
+    shortcut, inputs = model[4].shortcut[0], []
+    shortcut.register_forward_pre_hook(lambda module, args: inputs.append(args[0]))
+    for _ in range(50):
+        step(model)
+    assert shortcut.kernel_size == (1, 1)
+    assert shortcut.weight.is_contiguous()
+    assert all(one.is_contiguous() for one in inputs)
+    assert model[4].body[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)])
 def test_compiled_model_computes_the_same_and_has_the_same_names(backend):
