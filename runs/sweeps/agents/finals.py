@@ -12,8 +12,8 @@ from runs.errors import SweepError
 from runs.sweeps.agents.supervising import supervise
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.judging import Judgement, choose_finalists, fresh_seeds, judge
-from runs.sweeps.spec.spec import Objective
+from runs.sweeps.spec.finalists import Judgement, choose_finalists, fresh_seeds, judge
+from runs.sweeps.spec.objectives import Objective
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Watcher, say
 

@@ -1,1 +1,1 @@
-"""Definition of a sweep: its spec, distributions and grids of parameters, constraints, choice of the best points."""
+"""Specs of sweeps: parameters and their laws, objectives, methods, the definition of a sweep, and its finalists."""

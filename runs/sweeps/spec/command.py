@@ -1,70 +1,95 @@
-"""wandb's `command`: how its agents start a script.
+"""wandb's `command`: how wandb's agents start a script.
 
-A sweep here starts the experiment itself, with all parameters as settings. So what only says that is read and done
-with: the interpreter, the script, and the macros for the parameters. A fixed setting, `epochs=3` or `--epochs=3`,
-becomes a parameter with that value. All else is refused.
+Agents here start the experiment themselves and pass every parameter as a setting. So the interpreter, the script and
+the macros for the parameters are skipped; a fixed setting, `epochs=3` or `--epochs=3`, becomes a parameter with that
+value; any other word is rejected.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from configs.yaml_text import load_yaml
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import check_list, shown
+from runs.sweeps.spec.fields import items, shown
 
-__all__ = ["read_command"]
+__all__ = ["fixed_settings", "read_words"]
 
 _INTERPRETER = re.compile(r"(.*/)?(env|python[0-9.]*)|\$\{(env|interpreter)\}")
 _ARGS = re.compile(r"\$\{args(_no_boolean_flags|_no_hyphens|_json|_json_file)?\}")
 _PARAMETER = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=\$\{(?P<macro>[A-Za-z_][\w.-]*)\}")
 _SETTING = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^$]*)", re.S)
-_EXAMPLE = "[${env}, python, ${program}, with, ${args_no_hyphens}]"
+_LITERALS = {"True": True, "False": False, "None": None}
 
 
-def read_command(value: Any, program: str | None, parameters: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the fixed settings of a command by their names, and notes on what makes no difference here.
+def _word(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SweepError(f"{where}: got {shown(value)}, expected text; quote it")
+    return value
+
+
+_read_list = items("[${env}, python, ${program}, with, ${args_no_hyphens}]", _word)
+
+
+def read_words(where: str, value: Any) -> list[str]:
+    """Read the words of a command.
 
     Args:
-        value: The list of words.
-        program: The script of the spec.
-        parameters: The names of the spec's parameters.
+        where: Path of the command, for messages.
+        value: A list of texts that is not empty.
 
     Raises:
-        SweepError: If a word asks for something that runs are not started with.
+        SweepError: If the value is anything else.
+    """
+    return _read_list(where, value)
+
+
+def fixed_settings(
+    words: Sequence[str], program: str | None, parameters: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Extract the fixed settings from a command.
+
+    Args:
+        words: The words of the command.
+        program: The spec's `program`, if it has one.
+        parameters: Names of the spec's parameters, which a command cannot fix.
+
+    Returns:
+        The values of the settings by their names, and notes on words that have no effect here.
+
+    Raises:
+        SweepError: If a word is neither skipped nor a setting, or fixes a parameter or a setting that has a value.
     """
     settings: dict[str, Any] = {}
     notes = []
-    for position, word in enumerate(check_list("command", value, _EXAMPLE)):
+    for position, word in enumerate(words):
         where = f"command[{position}]"
-        if not isinstance(word, str):
-            raise SweepError(f"{where}: got {shown(word)}, expected text; quote it")
         if _INTERPRETER.fullmatch(word) or _ARGS.fullmatch(word) or word in ("${program}", "with", program):
             continue
         if match := _PARAMETER.fullmatch(word):
             if match["macro"] not in parameters:
                 notes.append(f"{where}: {word} names no parameter of the sweep, so runs keep the default")
             continue
-        match = _SETTING.fullmatch(word)
-        if match is None:
-            raise SweepError(
-                f"{where}: got {shown(word)}, which runs cannot be started with; expected settings such as epochs=3 "
-                "beside the macros, or leave out command: each run gets its parameters as settings"
-            )
-        if match["name"] in parameters or match["name"] in settings:
-            raise SweepError(f"{where}: got {shown(word)}, but {match['name']} has a value already; remove one of them")
-        settings[match["name"]] = _value(where, word, match["value"])
+        name, value = _setting(where, word)
+        if name in parameters or name in settings:
+            raise SweepError(f"{where}: got {shown(word)}, but {name} has a value already; remove one of them")
+        settings[name] = value
     return settings, notes
 
 
-def _value(where: str, word: str, text: str) -> Any:
+def _setting(where: str, word: str) -> tuple[str, Any]:
     import yaml
 
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
+    match = _SETTING.fullmatch(word)
+    if match is None:
+        raise SweepError(
+            f"{where}: got {shown(word)}, which runs cannot be started with; expected settings such as epochs=3 "
+            "beside the macros, or leave out command: each run gets its parameters as settings"
+        )
+    name, value = match.groups()
     try:
-        return load_yaml(text)
+        return name, _LITERALS[value] if value in _LITERALS else load_yaml(value)
     except yaml.YAMLError as error:
         raise SweepError(f"{where}: got {shown(word)}, expected NAME=VALUE; put a text in quotes") from error

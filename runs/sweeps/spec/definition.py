@@ -1,4 +1,4 @@
-"""`Definition`: what a sweep is, so that any agent that sees it can go on with it."""
+"""`Definition`: the identity of a sweep, with which any agent that reaches it can work on it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["Definition", "lasting"]
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """Data that every agent of a sweep needs. The searched question never changes.
+    """The facts about a sweep that every agent needs. The question that the sweep asks never changes.
 
     Attributes:
         id: Its name: letters and digits.
         experiment: The experiment's name.
         spec: The spec, as `Spec.document` gives it.
-        script: The main file, relative to `base` where it lies below it.
-        module: The main module, where the experiment is started as one; else empty.
-        base: The folder of the experiment's sources, where `sweep.run` was last given.
-        cwd: The folder that trials are started in, there.
-        settings: What all trials have in common: named configs and assignments, as behind `with`.
-        options: Options of the experiment's command line that all trials have, without the database.
-        seed: What the sampler's random numbers derive from; and the first seed of each trial, where it has several.
-        count: How many points are tried at most; None for all of a grid, or without end.
+        script: The main file, relative to `base` where it is below it.
+        module: The main module, if the experiment is started as a module; else empty.
+        base: The folder of the experiment's sources where `sweep.run` was last given.
+        cwd: The folder that trials start in on that machine.
+        settings: Settings that all trials share: named configs and assignments, as after `with`.
+        options: Options of the experiment's command line that all trials share, without the database.
+        seed: Seed of the sampler, and the first seed of each trial that has several.
+        count: Maximum number of points; None for all of a grid, or no limit.
         storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
-        created: When, in ISO format, UTC.
+        created: When it was created, in ISO format, UTC.
     """
 
     id: str
@@ -50,12 +50,22 @@ class Definition:
 
     @staticmethod
     def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
-        """Return the id of a sweep that was given none: the same for the same question, so that it is found again."""
+        """Derive the id of a sweep that was given none, so that the same command finds the same sweep.
+
+        Args:
+            experiment: The experiment's name.
+            spec: The spec's document; see `lasting` for the parts that count.
+            settings: Settings that all trials share.
+            seed: Seed of the sampler.
+
+        Returns:
+            Eight hexadecimal digits, at least one of them a letter other than e: where they are typed, YAML would read
+            1234e567 as a number.
+        """
         text = json.dumps([experiment, lasting(spec), settings, seed], sort_keys=True, default=str)
         digits = hashlib.sha256(text.encode()).hexdigest()
-        # One without such a letter, such as 1234e567, would be read as a number where it is typed.
-        places = (place for place in range(len(digits) - 7) if set(digits[place : place + 8]) & set("abcdf"))
-        start = next(places, 0)
+        starts = (start for start in range(len(digits) - 7) if set(digits[start : start + 8]) & set("abcdf"))
+        start = next(starts, 0)
         return digits[start : start + 8]
 
     @property
@@ -64,10 +74,13 @@ class Definition:
         return Path(self.base) / self.script
 
     def check_parameters(self, names: Iterable[str]) -> None:
-        """Refuse parameters that no run of the sweep could vary.
+        """Reject parameters that the runs of the sweep cannot vary.
+
+        Args:
+            names: Dotted names of the parameters.
 
         Raises:
-            SweepError: If one is a setting of the sweep itself, or fixed for all runs.
+            SweepError: If one is a setting of the sweep itself, or a setting that all trials share fixes it.
         """
         fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
         for name in names:
@@ -80,7 +93,11 @@ class Definition:
                     raise SweepError(f"{name}: is searched, but {word} is fixed for all runs; leave one of them out")
 
     def located(self, lab: Path) -> Definition:
-        """Return the same with the sources in the folder `lab`, where they lie or were shipped to on this machine."""
+        """Return the same definition for another machine.
+
+        Args:
+            lab: The folder of the sources there; `cwd` moves with it if it is below `base`.
+        """
         if str(lab) == self.base:
             return self
         cwd = Path(self.cwd)
@@ -88,33 +105,37 @@ class Definition:
         return dataclasses.replace(self, base=str(lab), cwd=str(lab / below))
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the definition as JSON holds it."""
         return {**dataclasses.asdict(self), "settings": list(self.settings), "options": list(self.options)}
 
     @classmethod
     def of(cls, document: Mapping[str, Any], where: str) -> Definition:
-        """Return what a document says.
+        """Read a definition back.
 
         Args:
-            document: What `document` returned.
-            where: What to call its place in a message.
+            document: The result of `document`, as it was stored.
+            where: The place it was stored in, for messages.
 
         Raises:
-            SweepError: If it says something else.
+            SweepError: If the document is damaged, or a version with other fields wrote it.
         """
+        expected = "expected a sweep that this version wrote"
         if not isinstance(document, Mapping):
-            raise SweepError(f"{where}: got {document!r}, expected a sweep that this version wrote")
+            raise SweepError(f"{where}: got {document!r}, {expected}")
         names = [field.name for field in dataclasses.fields(cls)]
-        missing = [name for name in names if name not in document]
-        if missing:
-            raise SweepError(f"{where}: got a sweep without {missing[0]!r}, expected one that this version wrote")
+        if missing := [name for name in names if name not in document]:
+            raise SweepError(f"{where}: got a sweep without {missing[0]!r}, {expected}")
         known = {name: document[name] for name in names}
         for name, kind in (("id", str), ("spec", Mapping), ("settings", list), ("options", list), ("seed", int)):
             if not isinstance(known[name], kind):
-                raise SweepError(f"{where}: got {known[name]!r} as {name!r}, expected one that this version wrote")
+                raise SweepError(f"{where}: got {known[name]!r} as {name!r}, {expected}")
         return cls(**{**known, "settings": tuple(known["settings"]), "options": tuple(known["options"])})
 
 
 def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes a spec the question that it is: all but how many points are tried at most, and texts."""
+    """Return the parts of a spec that define the question of a sweep: without `run_cap`, `name` and `description`.
+
+    Args:
+        spec: The spec's document.
+    """
     return {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}

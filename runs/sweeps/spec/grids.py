@@ -1,4 +1,4 @@
-"""`Grid`: all combinations of the parameters' values, in the order in which wandb hands them out."""
+"""`Grid`: all combinations of the parameters' values, in wandb's order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import identity
+from runs.sweeps.spec.fields import identity
 from runs.sweeps.spec.parameters import Parameter
 
 __all__ = ["Grid"]
 
-# Grids with conditions are written out, to see which of their points are the same.
+# A grid with conditions is written out, to find the points that are equal.
 _MAX_CONDITIONAL = 1_000_000
 
 
@@ -27,12 +27,13 @@ class Grid:
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self._parameters = parameters
+        self._is_conditional = any(parameter.when for parameter in parameters.values())
 
     def check(self) -> None:
-        """Refuse what cannot be on a grid.
+        """Reject parameters that a grid cannot hold.
 
         Raises:
-            SweepError: If a parameter has a range, or probabilities, or points are too many to tell apart.
+            SweepError: If a parameter has a range or probabilities, or a conditional grid has too many points.
         """
         for name, parameter in self._parameters.items():
             try:
@@ -54,10 +55,10 @@ class Grid:
         return len(self._distinct) if self._is_conditional else self._num_combinations
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return the point of a number.
+        """Return a point by its number, from 0 to the grid's length - 1.
 
         Raises:
-            IndexError: If there is none.
+            IndexError: If there is no such point.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"got the point {number} of a grid that has {len(self)}")
@@ -78,19 +79,15 @@ class Grid:
     def _num_combinations(self) -> int:
         return math.prod(len(values) for values in self.values.values())
 
-    @property
-    def _is_conditional(self) -> bool:
-        return any(parameter.when for parameter in self._parameters.values())
-
     @functools.cached_property
     def _distinct(self) -> list[dict[str, Any]]:
-        """The points without what is not active there, each once."""
-        found: dict[str, dict[str, Any]] = {}
+        """The points of a conditional grid, without inactive parameters, each once."""
+        points: dict[str, dict[str, Any]] = {}
         for combination in itertools.product(*self.values.values()):
             point = dict(zip(self.values, combination, strict=True))
-            # What depends on something that is not active is not, either.
+            # A parameter that depends on an inactive one is inactive.
             while inactive := [name for name in point if not self._parameters[name].is_active(point)]:
                 for name in inactive:
                     del point[name]
-            found.setdefault(identity(point), point)
-        return list(found.values())
+            points.setdefault(identity(point), point)
+        return list(points.values())

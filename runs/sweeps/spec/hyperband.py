@@ -1,11 +1,11 @@
-"""wandb's rule of early termination, which decides as `hyperband_stop_runs` of its package `sweeps` 0.3.0 does.
+"""wandb's rule of early termination; it decides as `hyperband_stop_runs` of wandb's package `sweeps` 0.3.0.
 
-A run is judged after certain numbers of reports, its bands; see `runs.sweeps.spec.methods.bands`. What counts is how
-many finite values it has reported, not their steps. It is stopped if its value at the last band it has reached, or its
-best one if not `strict`, is worse than that of the run which is at 1 / eta of all runs there, in order from the best.
-All runs of the sweep count: running, ended and stopped. The rule is applied at every report.
+A run is judged at its bands, certain numbers of reports; see `runs.sweeps.spec.methods.bands`. Only the finite values
+that it reported count, not their steps. A run is stopped if its value at the last band it reached, or its best value if
+not `strict`, is worse than that of the run at rank 1 / eta among all runs there. All runs of the sweep count: running,
+ended and stopped. The rule is applied at every report.
 
-It is a successive halving without brackets that run beside each other; Li et al. 2018, https://arxiv.org/abs/1603.06560
+This is successive halving without parallel brackets; Li et al. 2018, https://arxiv.org/abs/1603.06560
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Hyperband(BasePruner):
         self._bands = bands(options)
         self._share = 1.0 / options["eta"]
         self._strict = options["strict"]
-        # Histories of trials that have ended, by the id that their storage gives them: there may be thousands.
+        # Histories of ended trials, by the number of the trial: there may be thousands.
         self._ended: dict[int, list[float]] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
@@ -62,6 +62,6 @@ class Hyperband(BasePruner):
 
 
 def _history(trial: FrozenTrial, sign: float) -> list[float]:
-    """Return the finite values that a trial has reported, in order; the lesser the better."""
+    """Return the finite values that a trial reported, in order; the lesser the better."""
     reports = sorted(trial.intermediate_values.items())
     return [sign * value for _, value in reports if math.isfinite(value)]

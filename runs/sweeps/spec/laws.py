@@ -1,12 +1,12 @@
-"""Laws that values are drawn from: the distributions of wandb's sweeps, by their names and with their defaults.
+"""The distributions of wandb's sweeps, by their names and with their defaults, as four laws.
 
-`ppf` is the quantile function of each, equal to that of wandb's package `sweeps` 0.3.0. Four laws are behind them all:
+The laws are a constant, a choice, integers, and reals of five shapes. `ppf`, the quantile function of each, equals that
+of wandb's package `sweeps` 0.3.0.
 
-* a constant, a choice, integers, and reals of five shapes;
-* a distribution `q_...` is the one without `q_`, rounded to the nearest multiple of q;
-* `log_uniform` takes exponents of e for limits, `log_uniform_values` the limits themselves;
-* `inv_log_uniform` has 1/x log-uniform between the limits. Then x is log-uniform, too, between their inverses, and
-  `inv_log_uniform_values` is `log_uniform_values`.
+* A distribution `q_...` is the one without `q_`, rounded to the nearest multiple of q.
+* `log_uniform` takes exponents of e as limits, `log_uniform_values` the limits themselves.
+* `inv_log_uniform` has 1/x log-uniform between the limits. Then x is log-uniform between their inverses, and
+  `inv_log_uniform_values` equals `log_uniform_values`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import check_keys, check_list, check_number, identity, listing, nearest, shown
+from runs.sweeps.spec.fields import Reader, anything, identity, items, listing, nearest, number, read_fields, shown
 
 __all__ = ["DISTRIBUTIONS", "LAW_KEYS", "QUANTILES", "Choice", "Constant", "Integers", "Law", "Reals", "read_law"]
 
-# What is drawn of laws without ends; a sample of a million has about one value beyond.
+# The quantiles that bound laws without ends; a sample of a million has about one value beyond each.
 QUANTILES = (1e-6, 1 - 1e-6)
 _MAX_GRID = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Constant:
-    """One value, which is no part of the search."""
+    """One value, which is not searched."""
 
     value: Any
 
@@ -44,7 +44,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Values, all as likely as each other unless `probabilities` are given."""
+    """A list of values, equally likely unless `probabilities` are given."""
 
     values: tuple[Any, ...]
     probabilities: tuple[float, ...] | None = None
@@ -57,14 +57,14 @@ class Choice:
             reached += probability
             if probability and quantile <= reached:
                 return value
-        # The sum of all may be 1 but for rounding.
+        # Rounding may leave the sum of all below 1.
         return [value for value, probability in zip(self.values, self.probabilities, strict=True) if probability][-1]
 
     def ends(self) -> list[Any]:
         return list(self.values)
 
     def grid(self) -> Sequence[Any] | None:
-        # Of values that are the same, such as 1 and 1.0, the last one stands in the place of the first.
+        # Of equal values, such as 1 and 1.0, the last one takes the position of the first.
         return None if self.probabilities else list({identity(value): value for value in self.values}.values())
 
 
@@ -90,10 +90,10 @@ class Reals:
     """A continuous law, rounded to multiples of `q` if that is given.
 
     Attributes:
-        shape: `uniform` and `log_uniform`, between `first` and `second`; `normal` and `log_normal`, with mean and
-            standard deviation (of the logarithm); `beta`, with a and b.
-        first, second: The numbers.
-        q: An integer makes the values integers.
+        shape: `uniform`, `log_uniform`, `normal`, `log_normal` or `beta`.
+        first, second: The limits of the first two shapes; mean and standard deviation, of `log_normal` those of the
+            logarithm; a and b of `beta`.
+        q: The step; an integer makes the values integers. None for no rounding.
     """
 
     shape: str
@@ -109,18 +109,18 @@ class Reals:
 
     @property
     def quantiles(self) -> tuple[float, float]:
-        """The quantiles between which values are drawn."""
+        """The quantiles that bound the values drawn."""
         return QUANTILES if self.shape in ("normal", "log_normal") else (0.0, 1.0)
 
     def ends(self) -> list[int | float]:
-        """Return the ends of the range; of a law that has none what 98 of 100 values are between."""
+        """Return the ends of the range; for a law without ends, the 1% and 99% quantiles."""
         if self.shape in ("uniform", "log_uniform") and self.q is None:
             return [self.first, self.second]
         low, high = (0.01, 0.99) if self.shape in ("normal", "log_normal") else (0.0, 1.0)
         return [self.ppf(low), self.ppf(high)]
 
     def grid(self) -> Sequence[int | float] | None:
-        """Return the points of a grid: as in wandb's, they begin at the lower limit and leave out the upper one."""
+        """Return the points of a grid: from the lower limit, without the upper one, as in wandb's grids."""
         if self.shape != "uniform" or self.q is None:
             return None
         num = math.ceil((self.second - self.first) / self.q)
@@ -152,7 +152,7 @@ def _uniform(quantile: float, low: float, high: float) -> float:
 
 def _log_uniform(quantile: float, low: float, high: float) -> float:
     value = math.exp(_uniform(quantile, math.log(low), math.log(high)))
-    return min(max(value, low), high)  # which rounding may leave
+    return min(max(value, low), high)  # rounding may leave the limits
 
 
 def _normal(quantile: float, mu: float, sigma: float) -> float:
@@ -183,7 +183,7 @@ _QUANTILE_FUNCTIONS: dict[str, Callable[[float, float, float], float]] = {
 # ---------------------------------------------------------------------- reading
 
 _LIMITS, _NORMAL, _BETA = ("min", "max"), ("mu", "sigma"), ("a", "b")
-# What each distribution takes beside `distribution`; `q_` takes q, too.
+# The keys of each distribution beside `distribution`; `q_` adds q.
 _CONTINUOUS: dict[str, tuple[str, ...]] = {
     "uniform": _LIMITS,
     "log_uniform": _LIMITS,
@@ -192,7 +192,7 @@ _CONTINUOUS: dict[str, tuple[str, ...]] = {
     "log_normal": _NORMAL,
     "beta": _BETA,
 }
-_TAKES: dict[str, tuple[str, ...]] = {
+_KEYS: dict[str, tuple[str, ...]] = {
     "constant": ("value",),
     "categorical": ("values", "probabilities"),
     "categorical_w_probabilities": ("values", "probabilities"),
@@ -200,117 +200,123 @@ _TAKES: dict[str, tuple[str, ...]] = {
     **_CONTINUOUS,
     "inv_log_uniform": _LIMITS,
     "inv_log_uniform_values": _LIMITS,
-    **{f"q_{name}": (*takes, "q") for name, takes in _CONTINUOUS.items()},
+    **{f"q_{name}": (*keys, "q") for name, keys in _CONTINUOUS.items()},
 }
-DISTRIBUTIONS = tuple(_TAKES)
-LAW_KEYS = ("value", "values", "probabilities", "min", "max", "distribution", "mu", "sigma", "a", "b", "q")
+DISTRIBUTIONS = tuple(_KEYS)
+_READERS: dict[str, Reader] = {
+    "value": anything,
+    "values": items("[16, 32]"),
+    "probabilities": items("[0.2, 0.8]", number(least=0)),
+    "min": number(),
+    "max": number(),
+    "distribution": anything,
+    "mu": number(),
+    "sigma": number(above=0),
+    "a": number(above=0),
+    "b": number(above=0),
+    "q": number(above=0),
+}
+LAW_KEYS = tuple(_READERS)
 _DEFAULTS = {"mu": 0.0, "sigma": 1.0, "a": 1, "b": 1, "q": 1.0}
 
 
 def read_law(where: str, document: Mapping[str, Any]) -> Law:
-    """Return the law that the document of a parameter describes.
+    """Read the law of a parameter; without `distribution` the other keys decide which one it is.
 
     Args:
-        where: The path of the parameter, for messages.
-        document: Its keys, all of them among `LAW_KEYS`.
+        where: Path of the parameter, for messages.
+        document: The parameter's keys, all of them among `LAW_KEYS`.
 
     Raises:
-        SweepError: If it describes none.
+        SweepError: If the keys do not describe a law, or no float holds its range.
     """
     name = _distribution(where, document)
-    check_keys(where, document, ("distribution", *_TAKES[name]), f"the distribution {name}")
+    keys = _KEYS[name]
+    readers = {key: _READERS[key] for key in ("distribution", *keys)}
+    fields = read_fields(where, document, readers, f"the distribution {name}", _required(name, keys))
+    fields = {key: _DEFAULTS[key] for key in _DEFAULTS.keys() & keys} | fields
     if name == "constant":
-        return Constant(_given(where, document, "value", name))
+        return Constant(fields["value"])
     if name.startswith("categorical"):
-        return _choice(where, document, name)
+        return _choice(where, fields["values"], fields.get("probabilities"))
+    first, second = (fields[key] for key in keys[:2])
+    if keys[:2] == _LIMITS and first >= second:
+        raise SweepError(f"{where}: got min {first!r} and max {second!r}, expected min below max; or take value")
     if name == "int_uniform":
-        low, high = _limits(where, document, name)
-        if not isinstance(low, int) or not isinstance(high, int):
-            raise SweepError(f"{where}: got {low!r} and {high!r}, expected integers for int_uniform; or take uniform")
-        return Integers(low, high)
-    q = None
-    if name.startswith("q_"):
-        q = check_number(f"{where}.q", document.get("q", _DEFAULTS["q"]), above=0)
-    return _reals(where, document, name.removeprefix("q_"), q)
+        return _integers(where, first, second)
+    return _reals(where, name.removeprefix("q_"), first, second, fields.get("q"))
 
 
 def _distribution(where: str, document: Mapping[str, Any]) -> str:
     name = document.get("distribution")
-    if name is not None:
-        if name not in _TAKES:
-            near = nearest(str(name), DISTRIBUTIONS)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(DISTRIBUTIONS)}"
-            raise SweepError(f"{where}.distribution: got {shown(name)}, which is unknown; {hint}")
+    if name is None:
+        return _implied(where, document)
+    if name in _KEYS:
         return str(name)
+    near = nearest(str(name), DISTRIBUTIONS)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(DISTRIBUTIONS)}"
+    raise SweepError(f"{where}.distribution: got {shown(name)}, which is unknown; {hint}")
+
+
+def _implied(where: str, document: Mapping[str, Any]) -> str:
+    """Return the distribution that the keys of a parameter imply."""
     if "value" in document:
         return "constant"
-    if "values" in document or "probabilities" in document:
+    if {"values", "probabilities"} & set(document):
         return "categorical"
-    if "min" in document or "max" in document:
-        limits = [document.get("min"), document.get("max")]
-        return "uniform" if any(isinstance(limit, float) for limit in limits) else "int_uniform"
+    if {"min", "max"} & set(document):
+        has_float = any(isinstance(document.get(key), float) for key in _LIMITS)
+        return "uniform" if has_float else "int_uniform"
     if document:
-        named = ", ".join(document)
-        takers = [name for name, takes in _TAKES.items() if set(document) <= set(takes)]
-        raise SweepError(f"{where}: got {named} without a distribution; add distribution: {listing(takers or ['...'])}")
+        fitting = listing([name for name, keys in _KEYS.items() if set(document) <= set(keys)] or ["..."])
+        raise SweepError(f"{where}: got {', '.join(document)} without a distribution; add distribution: {fitting}")
     raise SweepError(f"{where}: got nothing, expected value, values, min and max, distribution or parameters")
 
 
-def _given(where: str, document: Mapping[str, Any], key: str, name: str) -> Any:
-    if key not in document:
-        raise SweepError(f"{where}.{key}: is missing; {name} takes {' and '.join(_TAKES[name][:2])}")
-    return document[key]
+def _required(name: str, keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the keys that a distribution must have, with the end of the message for when one is missing."""
+    hints = {"values": "a list of them", "probabilities": "one for each of values"}
+    optional = {"probabilities"} if name == "categorical" else _DEFAULTS.keys()
+    return {key: f"; {name} takes {hints.get(key) or ' and '.join(keys[:2])}" for key in keys if key not in optional}
 
 
-def _choice(where: str, document: Mapping[str, Any], name: str) -> Choice:
-    if "values" not in document:
-        raise SweepError(f"{where}.values: is missing; {name} takes a list of them")
-    values = tuple(check_list(f"{where}.values", document["values"], "[16, 32]"))
-    if "probabilities" not in document:
-        if name == "categorical":
-            return Choice(values)
-        raise SweepError(f"{where}.probabilities: is missing; {name} takes one for each of values")
-    given = check_list(f"{where}.probabilities", document["probabilities"], "[0.2, 0.8]")
-    probabilities = tuple(
-        float(check_number(f"{where}.probabilities[{position}]", item, least=0)) for position, item in enumerate(given)
-    )
+def _integers(where: str, low: Any, high: Any) -> Integers:
+    if not isinstance(low, int) or not isinstance(high, int):
+        raise SweepError(f"{where}: got {low!r} and {high!r}, expected integers for int_uniform; or take uniform")
+    return Integers(low, high)
+
+
+def _choice(where: str, values: list[Any], probabilities: list[float] | None) -> Choice:
+    if probabilities is None:
+        return Choice(tuple(values))
     if len(probabilities) != len(values):
         raise SweepError(f"{where}.probabilities: got {len(probabilities)} for {len(values)} values, expected as many")
     total = math.fsum(probabilities)
     if not math.isclose(total, 1, rel_tol=1e-5):
         raise SweepError(f"{where}.probabilities: got numbers that add up to {total:g}, expected 1")
-    return Choice(values, probabilities)
+    return Choice(tuple(values), tuple(map(float, probabilities)))
 
 
-def _limits(where: str, document: Mapping[str, Any], name: str) -> tuple[int | float, int | float]:
-    low, high = (check_number(f"{where}.{key}", _given(where, document, key, name)) for key in _LIMITS)
-    if low >= high:
-        raise SweepError(f"{where}: got min {low!r} and max {high!r}, expected min below max; or take value")
-    return low, high
-
-
-def _reals(where: str, document: Mapping[str, Any], name: str, q: float | None) -> Reals:
-    if name in ("normal", "log_normal"):
-        mu = check_number(f"{where}.mu", document.get("mu", _DEFAULTS["mu"]))
-        law = Reals(name, mu, check_number(f"{where}.sigma", document.get("sigma", _DEFAULTS["sigma"]), above=0), q)
-    elif name == "beta":
-        a, b = (check_number(f"{where}.{key}", document.get(key, _DEFAULTS[key]), above=0) for key in _BETA)
-        law = Reals(name, a, b, q)
-    else:
-        law = _between(where, *_limits(where, document, f"{'q_' * (q is not None)}{name}"), name, q)
-    _check_finite(where, law)
+def _reals(where: str, name: str, first: float, second: float, q: float | None) -> Reals:
+    """Return the law of a continuous distribution, whose name is without `q_`."""
+    shape = name.removeprefix("inv_").removesuffix("_values")
+    if name.endswith("_values"):
+        if first <= 0:
+            raise SweepError(f"{where}.min: got {first!r}, expected a number above 0, as {name} needs")
+    elif shape == "log_uniform":
+        first, second = _powers(where, name, *((-second, -first) if name.startswith("inv_") else (first, second)))
+    law = Reals(shape, first, second, q)
+    try:
+        ends = [law.ppf(quantile) for quantile in law.quantiles]
+        is_finite = all(map(math.isfinite, ends)) and math.isfinite(law.second - law.first)
+    except OverflowError:
+        is_finite = False
+    if not is_finite:
+        raise SweepError(f"{where}: got a range that no float holds, expected smaller numbers")
     return law
 
 
-def _between(where: str, low: float, high: float, name: str, q: float | None) -> Reals:
-    if name == "uniform":
-        return Reals(name, low, high, q)
-    if name.endswith("_values"):
-        if low <= 0:
-            raise SweepError(f"{where}.min: got {low!r}, expected a number above 0, as {name} needs")
-        return Reals("log_uniform", low, high, q)
-    if name == "inv_log_uniform":
-        low, high = -high, -low
+def _powers(where: str, name: str, low: float, high: float) -> tuple[float, float]:
     try:
         limits = math.exp(low), math.exp(high)
     except OverflowError:
@@ -320,14 +326,4 @@ def _between(where: str, low: float, high: float, name: str, q: float | None) ->
             f"{where}: got exponents of e from {low:g} to {high:g}, which no float holds; {name} takes exponents, "
             f"{name}_values the limits themselves"
         )
-    return Reals("log_uniform", *limits, q)
-
-
-def _check_finite(where: str, law: Reals) -> None:
-    try:
-        ends = [law.ppf(quantile) for quantile in law.quantiles]
-        finite = all(math.isfinite(end) for end in ends) and math.isfinite(law.second - law.first)
-    except OverflowError:
-        finite = False
-    if not finite:
-        raise SweepError(f"{where}: got a range that no float holds, expected smaller numbers")
+    return limits

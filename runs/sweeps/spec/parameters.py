@@ -8,14 +8,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import check_keys, check_mapping, identity, listing, nearest, shown
+from runs.sweeps.spec.fields import check_keys, identity, listing, mapping, nearest, shown
 from runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Law, read_law
 
 __all__ = ["Parameter", "read_parameters"]
 
-# wandb's, but that no part of a dotted name is empty.
+# wandb's names, except that no part of a dotted name is empty.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _KEYS = (*LAW_KEYS, "parameters", "when")
+
+_Condition = dict[str, tuple[Any, ...]]
+_read_nested = mapping("{lr: {min: 0.001, max: 0.1}}")
+_read_when = mapping("{optimizer.name: sgd}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +28,8 @@ class Parameter:
 
     Attributes:
         name: The entry of the config, dotted: `optimizer.lr`.
-        law: What its values are drawn from.
-        when: The values that other parameters must have for this one to be set, by their names; none if it always is.
+        law: The law of its values.
+        when: The values that other parameters must have for this one to be set, by their names; empty if it always is.
     """
 
     name: str
@@ -33,31 +37,44 @@ class Parameter:
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def is_active(self, point: Mapping[str, Any]) -> bool:
-        """Tell whether it is set at a point, which has the parameters that its condition names, as far as they are."""
+        """Tell whether the parameter is set at a point.
+
+        Args:
+            point: The values of other parameters by their names; those that the condition names are missing where they
+                are not set themselves.
+        """
         return all(
             name in point and identity(point[name]) in map(identity, values) for name, values in self.when.items()
         )
 
 
-def read_parameters(document: Any) -> dict[str, Parameter]:
-    """Return the parameters by their names, in wandb's order: sorted by name, at each depth.
+def read_parameters(where: str, value: Any) -> dict[str, Parameter]:
+    """Read the parameters of a spec, nested ones included, by their dotted names.
+
+    Args:
+        where: Path of the mapping, for messages.
+        value: The mapping.
+
+    Returns:
+        The parameters in wandb's order: sorted by name at each depth.
 
     Raises:
-        SweepError: If a parameter or a condition makes no sense.
+        SweepError: If a name, a law or a condition is invalid, or two parameters set the same entry.
     """
-    check_mapping("parameters", document, "{lr: {min: 0.001, max: 0.1}}")
-    found: dict[str, Parameter] = {}
-    for where, parameter in _walk("parameters", "", document, {}):
-        _check_name(where, parameter.name, found)
-        found[parameter.name] = parameter
-    for parameter in found.values():
-        _check_condition(parameter, found)
-    return found
+    parameters: dict[str, Parameter] = {}
+    for path, parameter in _walk(where, "", _read_nested(where, value), {}):
+        _check_name(path, parameter.name, parameters)
+        parameters[parameter.name] = parameter
+    for parameter in parameters.values():
+        for name, values in parameter.when.items():
+            _check_condition(f"{where}.{parameter.name}.when.{name}", parameter.name, name, values, parameters)
+    return parameters
 
 
 def _walk(
-    where: str, prefix: str, document: Mapping[str, Any], condition: dict[str, tuple[Any, ...]]
+    where: str, prefix: str, document: Mapping[str, Any], condition: _Condition
 ) -> Iterator[tuple[str, Parameter]]:
+    """Yield each parameter with its path; `condition` holds for all of them."""
     for key, entry in sorted(document.items()):
         path, name = f"{where}.{key}", f"{prefix}{key}"
         if not _NAME.fullmatch(key):
@@ -66,61 +83,58 @@ def _walk(
             example = f"{{values: {entry}}}" if isinstance(entry, list) else f"{{value: {shown(entry)}}}"
             raise SweepError(f"{path}: got {shown(entry)}, expected a mapping; write {key}: {example}")
         check_keys(path, entry, _KEYS, "a parameter")
-        when = {**condition, **_read_condition(path, entry.get("when", {}))}
-        if "parameters" not in entry:
-            law = read_law(path, {key: value for key, value in entry.items() if key != "when"})
-            yield path, Parameter(name, law, when)
+        rest = dict(entry)
+        when = condition | _condition(f"{path}.when", rest.pop("when", {}))
+        if "parameters" not in rest:
+            yield path, Parameter(name, read_law(path, rest), when)
             continue
-        others = [other for other in entry if other not in ("parameters", "when")]
-        if others:
-            raise SweepError(
-                f"{path}: got parameters and {others[0]}, expected one of them; nest {others[0]}, or drop it"
-            )
-        nested = check_mapping(f"{path}.parameters", entry["parameters"], "{lr: {min: 0.001, max: 0.1}}")
-        yield from _walk(f"{path}.parameters", f"{name}.", nested, when)
+        nested = rest.pop("parameters")
+        if rest:
+            other = next(iter(rest))
+            raise SweepError(f"{path}: got parameters and {other}, expected one of them; nest {other}, or drop it")
+        yield from _walk(f"{path}.parameters", f"{name}.", _read_nested(f"{path}.parameters", nested), when)
 
 
-def _read_condition(where: str, document: Any) -> dict[str, tuple[Any, ...]]:
-    if document == {}:
-        return {}
-    check_mapping(f"{where}.when", document, "{optimizer.name: sgd}")
-    return {name: tuple(value) if isinstance(value, list) else (value,) for name, value in document.items()}
+def _condition(where: str, value: Any) -> _Condition:
+    document = {} if value == {} else _read_when(where, value)
+    return {name: tuple(values) if isinstance(values, list) else (values,) for name, values in document.items()}
 
 
-def _check_name(where: str, name: str, found: Mapping[str, Parameter]) -> None:
-    if name in found:
+def _check_name(where: str, name: str, parameters: Mapping[str, Parameter]) -> None:
+    if name in parameters:
         raise SweepError(f"{where}: {name} is a parameter already; remove one of the two")
-    for other in found:
+    for other in parameters:
         if other.startswith(f"{name}.") or name.startswith(f"{other}."):
             outer, inner = sorted((name, other), key=len)
-            raise SweepError(f"{where}: {inner} is a part of {outer}, which is a parameter, too; remove one of the two")
+            raise SweepError(f"{where}: {inner} is a part of {outer}, which is also a parameter; remove one of the two")
 
 
-def _check_condition(parameter: Parameter, found: Mapping[str, Parameter]) -> None:
-    """Refuse conditions on what is no parameter, or on a value that it never has, and circles."""
-    for name, wanted in parameter.when.items():
-        where = f"parameters.{parameter.name}.when.{name}"
-        if name not in found:
-            near = nearest(name, found)
-            hint = f"; did you mean {near}?" if near else f"; there are: {', '.join(found)}"
-            raise SweepError(f"{where}: is no parameter of the sweep{hint}")
-        if name == parameter.name or _depends(found[name], parameter.name, found, set()):
-            raise SweepError(f"{where}: {parameter.name} depends on itself; remove one of the conditions")
-        law = found[name].law
-        if not isinstance(law, Choice | Constant):
-            raise SweepError(f"{where}: {name} has a range, expected a parameter with values; list them")
-        known = list(map(identity, law.ends()))
-        for value in wanted:
-            if identity(value) not in known:
-                raise SweepError(f"{where}: got {shown(value)}, expected {listing(map(repr, law.ends()))}")
+def _check_condition(
+    where: str, name: str, parent: str, values: tuple[Any, ...], parameters: Mapping[str, Parameter]
+) -> None:
+    """Reject conditions on unknown parameters, on values that a parameter never has, and circles."""
+    if parent not in parameters:
+        near = nearest(parent, parameters)
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(parameters)}"
+        raise SweepError(f"{where}: is no parameter of the sweep; {hint}")
+    if name in _ancestors(parent, parameters):
+        raise SweepError(f"{where}: {name} depends on itself; remove one of the conditions")
+    law = parameters[parent].law
+    if not isinstance(law, Choice | Constant):
+        raise SweepError(f"{where}: {parent} has a range, expected a parameter with values; list them")
+    known = list(map(identity, law.ends()))
+    for value in values:
+        if identity(value) not in known:
+            raise SweepError(f"{where}: got {shown(value)}, expected {listing(map(repr, law.ends()))}")
 
 
-def _depends(parameter: Parameter, name: str, found: Mapping[str, Parameter], seen: set[str]) -> bool:
-    for parent in parameter.when:
-        if parent == name:
-            return True
-        if parent in found and parent not in seen:
+def _ancestors(name: str, parameters: Mapping[str, Parameter]) -> set[str]:
+    """Return a parameter and all others that it depends on."""
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        parent = waiting.pop()
+        if parent not in seen:
             seen.add(parent)
-            if _depends(found[parent], name, found, seen):
-                return True
-    return False
+            waiting += parameters[parent].when if parent in parameters else ()
+    return seen

@@ -1,22 +1,22 @@
-"""`Spec`: what a sweep searches, and how, read from wandb's sweep format.
+"""`Spec`: the search of a sweep, read from wandb's sweep format.
 
     method: bayes                       grid, random, bayes (which is tpe), tpe, gp, cma-es, qmc, nsga2;
                                         with options {name: tpe, n_startup_trials: 20}
     metric: {name: val/loss, goal: minimize, target: 0.1}
-    metrics: [{name: ...}, ...]         in place of metric: several objectives
+    metrics: [{name: ...}, ...]         several objectives, instead of metric
     parameters:
       optimizer.lr: {distribution: log_uniform_values, min: 1e-5, max: 1e-1}
       optimizer: {parameters: {momentum: {min: 0.0, max: 0.99, when: {optimizer.name: sgd}}}}
     early_terminate: {type: hyperband, min_iter: 3}
     constraints: [time < 10]            on metrics
-    run_cap: 100                        points at most
-    seeds: 3                            runs for each point, whose mean is judged
-    budget: 2h                          no trial is started later
+    run_cap: 100                        maximum number of points
+    seeds: 3                            runs of each point, whose mean is judged
+    budget: 2h                          no trial starts later
 
-Not in wandb's format are: further methods and rules of early termination, under Optuna's names; `metrics` with any
-method but custom; `when`, `constraints`, `seeds`, `budget`. Of wandb's other keys `name`, `description`, `program` and
-`command` are read; `project`, `entity`, `controller`, `apiVersion`, `kind` and how failed runs are imputed make no
-difference here, which `Spec.notes` says; `job`, `image_uri` and `scheduler` are refused.
+wandb's format lacks some of these: further methods and rules of early termination, under Optuna's names; `metrics` with
+any method but custom; `when`, `constraints`, `seeds`, `budget`. Of wandb's other keys, `name`, `description`, `program`
+and `command` are read; `project`, `entity`, `controller`, `apiVersion`, `kind` and the imputation of failed runs have
+no effect here, and `Spec.notes` says so; `job`, `image_uri` and `scheduler` are rejected.
 """
 
 from __future__ import annotations
@@ -32,31 +32,17 @@ from typing import Any
 
 from configs.yaml_text import load_yaml
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import (
-    check_choice,
-    check_integer,
-    check_keys,
-    check_list,
-    check_mapping,
-    check_number,
-    check_text,
-    plain,
-    shown,
-)
-from runs.sweeps.spec.command import read_command
-from runs.sweeps.spec.constraints import Constraint, read_constraints
+from runs.sweeps.spec.command import fixed_settings, read_words
+from runs.sweeps.spec.fields import Reader, anything, integer, items, mapping, plain, read_fields, shown, text
 from runs.sweeps.spec.grids import Grid
 from runs.sweeps.spec.laws import LAW_KEYS, Constant
 from runs.sweeps.spec.methods import Stopping, read_method, read_stopping
+from runs.sweeps.spec.objectives import Constraint, Objective, read_constraint, read_objective
 from runs.sweeps.spec.parameters import Parameter, read_parameters
 
-__all__ = ["Objective", "Spec", "read_over", "read_spec"]
+__all__ = ["Spec", "read_over", "read_spec"]
 
-_KEYS = (
-    "method", "metric", "metrics", "parameters", "early_terminate", "constraints", "run_cap", "seeds", "budget", "name",
-    "description", "program", "command", "project", "entity", "controller", "apiVersion", "kind",
-)  # fmt: skip
-_REFUSED = {
+_REJECTED = {
     "job": "runs are started from this folder, not as jobs of wandb's Launch; leave it out",
     "image_uri": "runs are started from this folder, not from images; leave it out",
     "scheduler": "the search runs here; name its method, such as method: tpe",
@@ -66,6 +52,7 @@ _IGNORED = {
     "entity": "records stay in their store",
     "controller": "agents here need none",
 }
+_WITHOUT_METRIC = ("grid", "random", "qmc")
 _WITHOUT_SEVERAL = ("cma-es",)
 _WITHOUT_CONSTRAINTS = ("grid", "random", "cma-es", "qmc")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -73,43 +60,22 @@ _BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 @dataclasses.dataclass(frozen=True)
-class Objective:
-    """A metric to optimize.
-
-    Attributes:
-        name: The metric.
-        goal: `minimize` or `maximize`.
-        target: A value that is good enough: once a run has reached it no other one is started.
-    """
-
-    name: str
-    goal: str = "minimize"
-    target: float | None = None
-
-    def is_reached(self, value: float) -> bool:
-        """Tell whether a value is as good as the target; never if there is none."""
-        if self.target is None:
-            return False
-        return value <= self.target if self.goal == "minimize" else value >= self.target
-
-
-@dataclasses.dataclass(frozen=True)
 class Spec:
-    """Definition of the search space and method of a sweep.
+    """The search of a sweep.
 
     Attributes:
-        document: The spec as JSON holds it, which `read_spec` takes again.
-        method: The search: `grid`, `random`, `bayes`, or another one of `runs.sweeps.spec.methods.METHODS`.
-        method_options: What it is given, by names of Optuna's.
+        document: The spec as JSON holds it; `read_spec` returns an equal spec for it.
+        method: The search method, one of `runs.sweeps.spec.methods.METHODS`.
+        method_options: The options of the method, by their names in Optuna.
         parameters: By their dotted names, in wandb's order.
-        objectives: What is optimized; none in a grid or random search that only tries points.
+        objectives: The metrics to optimize; none in a grid or random search that only tries points.
         stopping: The rule of early termination, if any.
-        constraints: What solutions have to meet.
-        run_cap: At most as many points are tried; None for no limit.
-        seeds: Runs for each point.
-        budget_s: Seconds after which no trial is started; None for no limit.
-        name, description, program: As the spec has them.
-        notes: What the spec says and is not followed, one sentence each.
+        constraints: The limits that solutions must meet.
+        run_cap: Maximum number of points; None for no limit.
+        seeds: Number of runs of each point.
+        budget_s: Seconds after which no trial starts; None for no limit.
+        name, description, program: The texts of the spec.
+        notes: The parts of the spec that have no effect, one sentence each.
     """
 
     document: dict[str, Any]
@@ -138,19 +104,27 @@ class Spec:
         return None if self.grid is None else len(self.grid)
 
     def is_reached(self, values: Sequence[float]) -> bool:
-        """Tell whether a run's values, one for each objective, reach all targets, of which there is at least one."""
-        aimed = [(goal, value) for goal, value in zip(self.objectives, values, strict=True) if goal.target is not None]
-        return bool(aimed) and all(objective.is_reached(value) for objective, value in aimed)
+        """Tell whether a run is good enough to end the search: it reaches every target, and there is at least one.
+
+        Args:
+            values: The run's value for each objective, in the order of `objectives`.
+        """
+        pairs = zip(self.objectives, values, strict=True)
+        reached = [objective.is_reached(value) for objective, value in pairs if objective.target is not None]
+        return bool(reached) and all(reached)
 
 
-# ---------------------------------------------------------------------- reading
+# ---------------------------------------------------------------------- sources
 
 
 def read_spec(source: str | Path | Mapping[str, Any]) -> Spec:
-    """Return the spec in a file of YAML or JSON, or in a mapping of the same form.
+    """Read and validate a spec. This starts nothing and loads neither Optuna nor numpy.
+
+    Args:
+        source: A file of YAML or JSON, or a mapping of the same form.
 
     Raises:
-        SweepError: If there is no such file, or the spec makes no sense; the message names the key.
+        SweepError: If there is no such file, or the spec is invalid; the message names the file and the key.
     """
     if isinstance(source, Mapping):
         return _read(plain("", source))
@@ -162,35 +136,35 @@ def read_spec(source: str | Path | Mapping[str, Any]) -> Spec:
 
 
 def read_over(over: Mapping[str, Any], **others: Any) -> Spec:
-    """Return the spec of a search over a few parameters: `{lr: [1e-3, 1e-2], dropout: {min: 0.0, max: 0.5}}`.
+    """Read the short form of a spec, its parameters alone: `{lr: [1e-3, 1e-2], dropout: {min: 0.0, max: 0.5}}`.
 
-    A list holds the values of a parameter, a mapping is that of a spec, or holds parameters, and anything else is one
-    value. The method is grid, unless `others` names it.
+    A list holds the values of a parameter; a mapping is a parameter as in a spec, or holds nested parameters; anything
+    else is a single value. The method is grid, unless `others` names another.
 
     Args:
         over: The parameters.
         **others: Further keys of the spec, such as `metric`; those that are None are left out.
 
     Raises:
-        SweepError: If they make no spec.
+        SweepError: If the result is no valid spec.
     """
-    parameters = _over("over", plain("over", check_mapping("over", over, "{lr: [1e-3, 1e-2]}")))
-    given = {name: value for name, value in others.items() if value is not None}
-    return read_spec({"method": "grid", **given, "parameters": parameters})
+    parameters = _expanded("over", plain("over", mapping("{lr: [1e-3, 1e-2]}")("over", over)))
+    keys = {name: value for name, value in others.items() if value is not None}
+    return read_spec({"method": "grid", **keys, "parameters": parameters})
 
 
-def _over(where: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in document.items():
+def _expanded(where: str, over: Mapping[str, Any]) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    for key, value in over.items():
         if isinstance(value, list):
-            found[key] = {"values": check_list(f"{where}.{key}", value, "[1e-3, 1e-2]")}
+            parameters[key] = {"values": items("[1e-3, 1e-2]")(f"{where}.{key}", value)}
         elif not isinstance(value, Mapping):
-            found[key] = {"value": value}
+            parameters[key] = {"value": value}
         elif not value or {*LAW_KEYS, "parameters"} & set(value):
-            found[key] = dict(value)
+            parameters[key] = dict(value)
         else:
-            found[key] = {"parameters": _over(f"{where}.{key}", value)}
-    return found
+            parameters[key] = {"parameters": _expanded(f"{where}.{key}", value)}
+    return parameters
 
 
 def _load(path: Path) -> Any:
@@ -199,125 +173,127 @@ def _load(path: Path) -> Any:
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise SweepError(f"got a {path.suffix or 'suffixless'} file, expected .yaml, .yml or .json")
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise SweepError("there is no such file; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SweepError(f"cannot be read as text: {error}") from error
     try:
-        return json.loads(text) if path.suffix == ".json" else load_yaml(text)
+        return json.loads(content) if path.suffix == ".json" else load_yaml(content)
     except (ValueError, yaml.YAMLError) as error:
         raise SweepError(f"is not valid {path.suffix[1:].upper()}: {' '.join(str(error).split())}") from error
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _label(where: str, value: Any) -> str | None:
+    # wandb's have names such as 2024, which YAML reads as numbers.
+    return None if value is None else text()(where, str(value) if isinstance(value, int | float) else value)
+
+
+def _budget(where: str, value: Any) -> float:
+    seconds: Any = value
+    if isinstance(value, str):
+        compact = value.replace(" ", "")
+        parts = _BUDGET.findall(compact)
+        seconds = 0 if _BUDGET.sub("", compact) else sum(float(count) * _SECONDS[unit] for count, unit in parts)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise SweepError(f"{where}: got {shown(value)}, expected a time such as 90m, 2h or 1d12h, or seconds")
+    return float(seconds)
+
+
+_READERS: dict[str, Reader] = {
+    "method": read_method,
+    "metric": read_objective,
+    "metrics": items("[{name: val/loss}, {name: time}]", read_objective),
+    "parameters": read_parameters,
+    "early_terminate": read_stopping,
+    "constraints": items("[time < 10]", read_constraint),
+    "run_cap": integer(1),
+    "seeds": integer(1),
+    "budget": _budget,
+    "name": _label,
+    "description": _label,
+    "program": _label,
+    "command": read_words,
+    **dict.fromkeys(("project", "entity", "controller", "apiVersion", "kind"), anything),
+}
+_REQUIRED = dict.fromkeys(("method", "parameters"), "; a sweep needs method, such as random, and parameters")
 
 
 def _read(document: Any) -> Spec:
     if not isinstance(document, dict):
         raise SweepError(f"got {shown(document)}, expected a mapping with method and parameters")
-    for key, reason in _REFUSED.items():
+    for key, reason in _REJECTED.items():
         if key in document:
             raise SweepError(f"{key}: is not supported: {reason}")
-    check_keys("", document, _KEYS, "a sweep")
-    for key in ("method", "parameters"):
-        if key not in document:
-            raise SweepError(f"{key}: is missing; a sweep needs method, such as random, and parameters")
-    parameters = read_parameters(document["parameters"])
-    program, notes = (
-        _text(document, "program"),
-        [f"{key} is not used: {_IGNORED[key]}" for key in _IGNORED if key in document],
-    )
-    if "command" in document:
-        fixed, said = read_command(document["command"], program, parameters)
-        parameters |= {name: Parameter(name, Constant(value)) for name, value in fixed.items()}
-        notes += said
-    objectives, said = _objectives(document)
-    method, method_options = read_method(document["method"])
-    spec = Spec(
-        document=document,
-        method=method,
-        method_options=method_options,
-        parameters=parameters,
-        objectives=objectives,
-        stopping=read_stopping(document["early_terminate"]) if "early_terminate" in document else None,
-        constraints=read_constraints(document["constraints"]) if "constraints" in document else (),
-        run_cap=check_integer("run_cap", document["run_cap"], least=1) if "run_cap" in document else None,
-        seeds=check_integer("seeds", document.get("seeds", 1), least=1),
-        budget_s=_budget(document["budget"]) if "budget" in document else None,
-        name=_text(document, "name"),
-        description=_text(document, "description"),
-        program=program,
-    )
-    _check_together(spec)
-    if spec.constraints and spec.method in _WITHOUT_CONSTRAINTS:
-        said.append(f"constraints do not guide the method {spec.method}: they only say which points count")
-    return dataclasses.replace(spec, notes=(*notes, *said))
-
-
-def _text(document: Mapping[str, Any], key: str) -> str | None:
-    # wandb's have names such as 2024, which YAML reads as numbers.
-    value = document.get(key)
-    return check_text(key, str(value) if isinstance(value, int | float) else value) if value is not None else None
-
-
-def _objectives(document: Mapping[str, Any]) -> tuple[tuple[Objective, ...], list[str]]:
-    """Return the objectives of `metric` or `metrics`, and notes."""
-    if "metric" in document and "metrics" in document:
+    fields = read_fields("", document, _READERS, "a sweep", _REQUIRED)
+    if "metric" in fields and "metrics" in fields:
         raise SweepError("metrics: got metric and metrics, expected one of them; list all objectives in metrics")
-    if "metrics" in document:
-        given = check_list("metrics", document["metrics"], "[{name: val/loss}, {name: time}]")
-        places = [(f"metrics[{position}]", entry) for position, entry in enumerate(given)]
-    else:
-        places = [("metric", document["metric"])] if "metric" in document else []
-    found = tuple(_objective(where, entry) for where, entry in places)
-    names = [objective.name for objective in found]
+    method, method_options = fields["method"]
+    parameters, program = fields["parameters"], fields.get("program")
+    settings, command_notes = fixed_settings(fields.get("command", ()), program, parameters)
+    parameters |= {name: Parameter(name, Constant(value)) for name, value in settings.items()}
+    spec = Spec(
+        document,
+        method,
+        method_options,
+        parameters,
+        objectives=(fields["metric"],) if "metric" in fields else tuple(fields.get("metrics", ())),
+        stopping=fields.get("early_terminate"),
+        constraints=tuple(fields.get("constraints", ())),
+        budget_s=fields.get("budget"),
+        notes=tuple(_notes(document, method, command_notes)),
+        **{key: fields[key] for key in ("run_cap", "seeds", "name", "description", "program") if key in fields},
+    )
+    _check_objectives(spec)
+    _check_parameters(spec)
+    return spec
+
+
+def _notes(document: Mapping[str, Any], method: str, command_notes: Sequence[str]) -> list[str]:
+    """Return the parts of a valid document that have no effect, one sentence each."""
+    notes = [f"{key} is not used: {reason}" for key, reason in _IGNORED.items() if key in document]
+    metrics = document.get("metrics") or [document.get("metric", {})]
+    imputed = {key for metric in metrics for key in metric if key.startswith("impute")}
+    notes += [
+        *command_notes,
+        *(f"metric.{key} is not used: failed runs do not guide the search" for key in sorted(imputed)),
+    ]
+    if "constraints" in document and method in _WITHOUT_CONSTRAINTS:
+        notes.append(f"constraints do not guide the method {method}: they only say which points count")
+    return notes
+
+
+def _check_objectives(spec: Spec) -> None:
+    names = [objective.name for objective in spec.objectives]
+    if not names:
+        if spec.stopping or spec.method not in _WITHOUT_METRIC:
+            key = "early_terminate" if spec.stopping else f"the method {spec.method}"
+            raise SweepError(f"metric: is missing, which {key} needs; add metric: {{name: ..., goal: minimize}}")
+    elif len(names) > 1:
+        _check_several(spec, names)
+
+
+def _check_several(spec: Spec, names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise SweepError(f"metrics[{position}].name: got {name!r} twice, expected different metrics; remove one")
-    imputed = {key for _, entry in places for key in entry if key.startswith("impute")}
-    return found, [f"metric.{key} is not used: a failed run tells the search nothing" for key in sorted(imputed)]
+    if spec.stopping:
+        raise SweepError("early_terminate: judges one metric, got several in metrics; leave out one of the two")
+    if spec.method in _WITHOUT_SEVERAL:
+        raise SweepError(f"metrics: got several, the method {spec.method} takes one; try nsga2, tpe or gp")
 
 
-def _objective(where: str, entry: Any) -> Objective:
-    if isinstance(entry, str):
-        raise SweepError(f"{where}: got {shown(entry)}, expected a mapping; write {where}: {{name: {entry}}}")
-    check_mapping(where, entry, "{name: val/loss, goal: minimize}")
-    check_keys(where, entry, ("name", "goal", "target", "impute", "impute_while_running"), "a metric")
-    if "name" not in entry:
-        raise SweepError(f"{where}.name: is missing, the name of a metric that runs log")
-    return Objective(
-        check_text(f"{where}.name", entry["name"], "the name of a metric that runs log"),
-        check_choice(f"{where}.goal", entry.get("goal", "minimize"), ("minimize", "maximize")),
-        check_number(f"{where}.target", entry["target"]) if "target" in entry else None,
-    )
-
-
-def _budget(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-        return float(value)
-    text = value.replace(" ", "") if isinstance(value, str) else ""
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _BUDGET.findall(text))
-    if seconds <= 0 or _BUDGET.sub("", text):
-        raise SweepError(f"budget: got {shown(value)}, expected a time such as 90m, 2h or 1d12h, or seconds")
-    return seconds
-
-
-def _check_together(spec: Spec) -> None:
-    """Refuse keys that do not go together."""
-    method = spec.method
-    if not spec.objectives and (method not in ("grid", "random", "qmc") or spec.stopping):
-        what = "early_terminate" if spec.stopping else f"the method {method}"
-        raise SweepError(f"metric: is missing, which {what} needs; add metric: {{name: ..., goal: minimize}}")
-    if len(spec.objectives) > 1:
-        if spec.stopping:
-            raise SweepError("early_terminate: judges one metric, got several in metrics; leave out one of the two")
-        if method in _WITHOUT_SEVERAL:
-            raise SweepError(f"metrics: got several, the method {method} takes one; try nsga2, tpe or gp")
-    if spec.stopping and spec.seeds > 1:
+def _check_parameters(spec: Spec) -> None:
+    if spec.seeds > 1 and spec.stopping:
         raise SweepError("seeds: the mean of several runs is judged, which early_terminate would cut short; remove one")
     if spec.seeds > 1 and "seed" in spec.parameters:
-        raise SweepError("seeds: each point runs on seeds of its own, but seed is a parameter, too; remove one of them")
-    if method != "grid" and all(isinstance(parameter.law, Constant) for parameter in spec.parameters.values()):
-        raise SweepError(
-            "parameters: all have one value, expected one to search at least; give it values, or min and max"
-        )
+        raise SweepError("seeds: each point runs on its own seeds, but seed is also a parameter; remove one of them")
     if spec.grid is not None:
         spec.grid.check()
+    elif all(isinstance(parameter.law, Constant) for parameter in spec.parameters.values()):
+        raise SweepError(
+            "parameters: all have one value, expected at least one to search; give it values, or min and max"
+        )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.checking import identity
+from runs.sweeps.spec.fields import identity
 from runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
 from runs.sweeps.spec.parameters import Parameter
 from runs.sweeps.spec.spec import Spec

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runs.sweeps.spec.checking import identity
+from runs.sweeps.spec.fields import identity
 from runs.sweeps.spec.laws import Choice, Constant, Reals
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.extras import needing_extra

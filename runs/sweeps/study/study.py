@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.constraints import violations
 from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.objectives import violations
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.home import Home

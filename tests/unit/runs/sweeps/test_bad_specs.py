@@ -62,7 +62,7 @@ BAD = [
         {"method": "grid", "parameters": {"x": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 1e-9}}},
         "parameters.x: got 1000000000 points from 0 to 1, expected fewer; raise q",
     ),
-    (with_parameter(value=3), "parameters: all have one value, expected one to search at least"),
+    (with_parameter(value=3), "parameters: all have one value, expected at least one to search"),
     # Objectives
     ({**GOOD, "metric": "loss"}, "metric: got 'loss', expected a mapping; write metric: {name: loss}"),
     ({**GOOD, "metric": {"goal": "minimize"}}, "metric.name: is missing, the name of a metric that runs log"),
@@ -150,7 +150,7 @@ BAD = [
     ),
     (
         {"method": "random", "parameters": {"o": {"values": [1, 2]}, "o.lr": {"value": 2}}},
-        "parameters.o.lr: o.lr is a part of o, which is a parameter, too; remove one of the two",
+        "parameters.o.lr: o.lr is a part of o, which is also a parameter; remove one of the two",
     ),
     # Conditions
     (conditional(nmae="sgd"), "parameters.momentum.when.nmae: is no parameter of the sweep; did you mean name?"),
@@ -189,7 +189,7 @@ BAD = [
     ),
     (
         {"method": "grid", "parameters": {"seed": {"values": [1, 2]}}, "seeds": 2},
-        "seeds: each point runs on seeds of its own, but seed is a parameter, too; remove one of them",
+        "seeds: each point runs on its own seeds, but seed is also a parameter; remove one of them",
     ),
     ({**GOOD, "budget": "2 weeks"}, "budget: got '2 weeks', expected a time such as 90m, 2h or 1d12h, or seconds"),
     ({**GOOD, "budget": 0}, "budget: got 0, expected a time"),

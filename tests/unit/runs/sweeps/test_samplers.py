@@ -7,8 +7,8 @@ import optuna
 import pytest
 
 from runs.errors import MissingExtraError
-from runs.sweeps.spec.constraints import violations
 from runs.sweeps.spec.methods import METHODS, STOPPING
+from runs.sweeps.spec.objectives import violations
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.points import suggest
 from runs.sweeps.study.pruners import make_pruner

@@ -9,9 +9,9 @@ import pytest
 
 import runs
 from runs.errors import SweepError
-from runs.sweeps.spec.constraints import read_constraints, violations
 from runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
-from runs.sweeps.spec.spec import Objective, read_over, read_spec
+from runs.sweeps.spec.objectives import Objective, read_constraint, violations
+from runs.sweeps.spec.spec import read_over, read_spec
 
 GOOD = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
 
@@ -124,7 +124,7 @@ def test_target_is_reached(goals, values, reached):
         ({"controller": {"type": "local"}}, "controller is not used: agents here need none"),
         (
             {"metric": {"name": "x", "impute": "best"}},
-            "metric.impute is not used: a failed run tells the search nothing",
+            "metric.impute is not used: failed runs do not guide the search",
         ),
         ({"constraints": ["time < 1"]}, "constraints do not guide the method random: they only say which points count"),
     ],
@@ -211,7 +211,7 @@ def test_over_takes_the_rest_of_a_spec():
     ],
 )
 def test_constraint_is_broken_above_0(text, value, broken):
-    constraints = read_constraints([text])
+    constraints = [read_constraint("constraints[0]", text)]
     found = violations(constraints, {constraints[0].metric: value, "other": 1})
     assert list(found) == [str(constraints[0])]
     assert (found[str(constraints[0])] > 0) is broken
@@ -220,7 +220,7 @@ def test_constraint_is_broken_above_0(text, value, broken):
 @pytest.mark.parametrize(("values", "said"), [({}, "nothing"), ({"time": float("nan")}, "NaN")])
 def test_constraint_on_what_was_not_logged_is_refused(values, said):
     with pytest.raises(SweepError, match=f"constraint time < 10: the run logged {said} as time; log a number"):
-        violations(read_constraints(["time < 10"]), values)
+        violations([read_constraint("constraints[0]", "time < 10")], values)
 
 
 def test_reading_loads_no_optuna_and_no_numpy():

@@ -7,7 +7,7 @@ import pytest
 
 from runs.comparison.inference import holm, paired_test, welch_test
 from runs.errors import SweepError
-from runs.sweeps.spec.judging import choose_finalists, fresh_seeds, judge
+from runs.sweeps.spec.finalists import choose_finalists, fresh_seeds, judge
 
 
 def by_seed(values, start=0):

@@ -1,0 +1,194 @@
+"""`judge`: the best of a sweep's finalists, beyond the luck of a seed.
+
+The winner of many points is partly luck: its value in the search is too good. So the finalists run again on seeds that
+the search did not use, and only those values count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
+from runs.comparison.power import num_to_tell_apart
+from runs.errors import SweepError
+from runs.sweeps.spec.fields import identity
+
+__all__ = ["Finalist", "Judgement", "choose_finalists", "fresh_seeds", "judge"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finalist:
+    """A point that was run again.
+
+    Attributes:
+        name: Its name, such as `trial 7`.
+        sample: n, mean, std and interval over its seeds.
+        test: The best finalist's values against these; None for the best one itself.
+        p_holm: p of the test, corrected for the number of pairs of finalists; None if there is no p.
+        is_worse: Whether the test finds it worse than the best one.
+    """
+
+    name: str
+    sample: Sample
+    test: MeanDifference | None = None
+    p_holm: float | None = None
+    is_worse: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """The result of running finalists again.
+
+    Attributes:
+        finalists: Best mean first.
+        num_needed: Seeds that the first two each need to be told apart with a probability of `power`, if difference and
+            spread are as measured; None if the two seem equal, or have too few values.
+        power: That probability.
+        confidence: Of intervals and tests.
+        text: The same in one sentence.
+    """
+
+    finalists: tuple[Finalist, ...]
+    num_needed: int | None
+    power: float
+    confidence: float
+    text: str
+
+    @property
+    def is_clear(self) -> bool:
+        """True if the first finalist is better than all others."""
+        return all(finalist.is_worse for finalist in self.finalists[1:])
+
+
+def choose_finalists(trials: Iterable[tuple[int, Mapping[str, Any], float]], goal: str, num: int = 3) -> list[int]:
+    """Return the numbers of the trials with the best points, the best one first.
+
+    A point that several trials share counts once, with the mean of their values; the first of them represents it.
+
+    Args:
+        trials: Number, point and value of each trial that has a value; NaN and infinities never win.
+        goal: `minimize` or `maximize`.
+        num: Maximum number of finalists.
+    """
+    of_point: dict[str, list[tuple[int, float]]] = {}
+    for number, point, value in sorted(trials, key=lambda trial: trial[0]):
+        if math.isfinite(value):
+            key = ",".join(f"{name}={identity(point[name])}" for name in sorted(point))
+            of_point.setdefault(key, []).append((number, value))
+    sign = -1.0 if goal == "maximize" else 1.0
+    means = [(sign * math.fsum(value for _, value in same) / len(same), same[0][0]) for same in of_point.values()]
+    return [number for _, number in sorted(means)[:num]]
+
+
+def fresh_seeds(seed: int, num: int, used: Collection[int] = ()) -> list[int]:
+    """Draw different seeds for repetitions; the same sweep gets the same ones.
+
+    Args:
+        seed: The sweep's seed, from which they derive.
+        num: How many to draw.
+        used: Seeds of the search, which are never drawn.
+    """
+    random = np.random.default_rng([seed, 0x5EED])
+    seeds: list[int] = []
+    while len(seeds) < num:
+        candidate = int(random.integers(1, 2**31 - 1))
+        if candidate not in used and candidate not in seeds:
+            seeds.append(candidate)
+    return seeds
+
+
+def judge(
+    values: Mapping[str, Mapping[int, float]], goal: str, *, confidence: float = 0.95, power: float = 0.8
+) -> Judgement:
+    """Judge finalists by their values on fresh seeds.
+
+    The best mean is tested against each of the others, in pairs where they share seeds, otherwise by Welch's t-test, as
+    in `runs.compare`; p is corrected for the number of pairs of finalists (Holm).
+
+    Args:
+        values: For each finalist, by its name, the values by their seeds. Values that are not finite do not count.
+        goal: `minimize` or `maximize`.
+        confidence: Of intervals and tests, between 0 and 1.
+        power: The probability with which `num_needed` seeds find the difference.
+
+    Raises:
+        SweepError: If no finalist has a value.
+    """
+    finite = {name: {seed: float(v) for seed, v in of.items() if math.isfinite(v)} for name, of in values.items()}
+    if not any(finite.values()):
+        raise SweepError("no repetition of a finalist has a value; see why with: python -m runs ls")
+    samples = {name: sample(_array(of), confidence) for name, of in finite.items()}
+    names = sorted(samples, key=lambda name: _rank(samples[name].mean, goal))
+    best = names[0]
+    tests = {name: _test(finite[best], finite[name], confidence) for name in names[1:]}
+    # The same values chose the best one, so any two finalists could have been the pair to tell apart.
+    others = [_test(finite[first], finite[second], confidence) for first, second in combinations(names[1:], 2)]
+    corrected = iter(holm([test.p for test in (*tests.values(), *others) if test.p is not None]))
+    finalists = [Finalist(best, samples[best])]
+    for name, test in tests.items():
+        p = None if test.p is None else next(corrected)
+        finalists.append(Finalist(name, samples[name], test, p, p is not None and p < 1 - confidence))
+    num_needed = None
+    if len(finalists) > 1 and finalists[1].p_holm is not None:  # without a p the spread is unknown
+        num_needed = _num_needed(finite[best], finite[names[1]], confidence, power)
+    whole = tuple(finalists)
+    return Judgement(whole, num_needed, power, confidence, _text(whole, num_needed, power))
+
+
+def _rank(mean: float | None, goal: str) -> tuple[bool, float]:
+    return mean is None, 0.0 if mean is None else -mean if goal == "maximize" else mean
+
+
+def _array(values: Mapping[int, float]) -> np.ndarray:
+    return np.array(list(values.values()))
+
+
+def _pairs(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the values of shared seeds; None if the two are not compared in pairs."""
+    if not are_paired(first, second):
+        return None
+    shared = [seed for seed in first if seed in second]
+    return np.array([first[seed] for seed in shared]), np.array([second[seed] for seed in shared])
+
+
+def _test(first: Mapping[int, float], second: Mapping[int, float], confidence: float) -> MeanDifference:
+    pairs = _pairs(first, second)
+    return paired_test(*pairs, confidence) if pairs else welch_test(_array(first), _array(second), confidence)
+
+
+def _num_needed(first: Mapping[int, float], second: Mapping[int, float], confidence: float, power: float) -> int | None:
+    pairs = _pairs(first, second)
+    if pairs:
+        differences = pairs[0] - pairs[1]
+        mean, std = float(differences.mean()), float(differences.std(ddof=1))
+        return num_to_tell_apart(mean, std, confidence=confidence, power=power)
+    one, other = (sample(_array(values), confidence) for values in (first, second))
+    if one.mean is None or other.mean is None or one.std is None or other.std is None:
+        return None
+    return num_to_tell_apart(one.mean - other.mean, one.std, other.std, confidence=confidence, power=power)
+
+
+def _text(finalists: tuple[Finalist, ...], num_needed: int | None, power: float) -> str:
+    best, *others = finalists
+    if not others:
+        return f"{best.name} is the only finalist"
+    second = others[0]
+    unclear = next((finalist for finalist in others if not finalist.is_worse), None)
+    if unclear is None:
+        names = second.name if len(others) == 1 else f"all {len(others)} others"
+        worst = max(finalist.p_holm or 0.0 for finalist in others)
+        return f"{best.name} is better than {names} (p = {worst:.2g}, n = {best.sample.n})"
+    if second.test is not None and second.test.p is None:
+        return f"{best.name} and {second.name} cannot be told apart: {second.test.reason}"
+    result = (
+        f"{best.name} and {unclear.name} cannot be told apart (p = {unclear.p_holm or 1.0:.2g}, n = {best.sample.n})"
+    )
+    if unclear is not second or num_needed is None:
+        return result
+    return f"{result}; {num_needed} seeds each would do with a probability of {power:.0%}, if they are what they seem"
