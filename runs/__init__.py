@@ -67,9 +67,9 @@ __all__ = [
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
-    from runs.comparison.compare import Comparison, compare
+    from runs.comparison.comparing import Comparison, compare
     from runs.comparison.difference import Difference, diff
-    from runs.comparison.report import write_report
+    from runs.comparison.html_report import write_report
     from runs.errors import (
         ArchiveError,
         ChangedError,
@@ -109,7 +109,7 @@ else:
     _HOMES = {
         "ArchiveError": "runs.errors",
         "ChangedError": "runs.errors",
-        "Comparison": "runs.comparison.compare",
+        "Comparison": "runs.comparison.comparing",
         "ComparisonError": "runs.errors",
         "Content": "runs.stores.content",
         "Copied": "runs.stores.adding",
@@ -140,7 +140,7 @@ else:
         "Tolerance": "runs.rerun.verdict",
         "Verdict": "runs.rerun.verdict",
         "Words": "runs.query.conditions",
-        "compare": "runs.comparison.compare",
+        "compare": "runs.comparison.comparing",
         "copy": "runs.transfer.copying",
         "diff": "runs.comparison.difference",
         "export_runs": "runs.transfer.archives",
@@ -153,7 +153,7 @@ else:
         "reproduce": "runs.rerun.starting",
         "resume": "runs.rerun.starting",
         "sync": "runs.transfer.syncing",
-        "write_report": "runs.comparison.report",
+        "write_report": "runs.comparison.html_report",
     }
 
     def __getattr__(name: str) -> object:

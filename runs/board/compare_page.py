@@ -13,7 +13,7 @@ from runs.board.compare_view import TABS, CompareView
 from runs.board.packed_numbers import numbers_response
 from runs.board.side_by_side import changed_sources, side_by_side
 from runs.board.visits import Visit, look_again_s, page
-from runs.comparison.compare import compare
+from runs.comparison.comparing import compare
 from runs.comparison.panels import make_panels
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from runs.drawing.curve import Curve

@@ -11,7 +11,7 @@ from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text
 
 if TYPE_CHECKING:
-    from runs.comparison.compare import Comparison
+    from runs.comparison.comparing import Comparison
 
 __all__ = ["add_arguments", "main"]
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Compare the groups, and print what came out."""
-    from runs.comparison.compare import compare
+    from runs.comparison.comparing import compare
     from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)

@@ -15,7 +15,7 @@ from runs.commands.terminal.selection import add_curves, add_groups, add_selecti
 from runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
-    from runs.drawing.panel import Panel
+    from runs.drawing.curve import Panel
 
 __all__ = ["add_arguments", "main"]
 
@@ -48,7 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.comparison.panels import View, make_panels
 
     if arguments.output is not None:
-        from runs.drawing.pictures import check_format
+        from runs.drawing.figure_files import check_format
+        from runs.drawing.output_file import check_output
 
         check_format(arguments.output)
     output = output_of(arguments)
@@ -63,8 +64,8 @@ def main(arguments: argparse.Namespace) -> int:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
         print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
-    elif output is not None:
-        from runs.drawing.pictures import draw
+    elif arguments.output is not None:
+        from runs.drawing.figure_files import draw
 
         draw(panels, output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)

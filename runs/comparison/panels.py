@@ -11,8 +11,7 @@ import numpy as np
 
 from runs.comparison.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.comparison.grouping import differences_within, group_runs
-from runs.drawing.curve import panelled
-from runs.drawing.panel import Panel
+from runs.drawing.curve import Panel, panelled
 from runs.errors import PlotError
 from runs.stores.prefetching import each_series, prefetch
 from runs.stores.run import Run

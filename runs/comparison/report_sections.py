@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from runs.comparison.compare import Comparison
+from runs.comparison.comparing import Comparison
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from runs.drawing.curve import Panel
 from runs.drawing.forms import status_form
 from runs.drawing.markup import Markup, element, table
-from runs.drawing.panel import Panel
 from runs.drawing.svg import chart
 from runs.query.flattening import dotted
 from runs.query.texts import count_text, duration_text, time_text, value_text

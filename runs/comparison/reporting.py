@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from runs.comparison.compare import Comparison, GroupResult, PairResult
+from runs.comparison.comparing import Comparison, GroupResult, PairResult
 
 __all__ = [
     "PAIR_HEAD",

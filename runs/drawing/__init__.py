@@ -1,1 +1,1 @@
-"""Decimation of curves, SVG and HTML, made of plain data: what pages, notebooks and reports are put together from."""
+"""Curves as SVG, files of matplotlib or text in a terminal; HTML of plain data; output files."""

@@ -1,4 +1,4 @@
-"""`Curve`: one line of a plot, over steps, epochs or time, with few enough points to draw."""
+"""`Curve` and `Panel`: lines of a plot over steps, epochs or time, and the axes that they share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from observers.record.points.points import Series
 from runs.errors import PlotError
 from runs.query.decimation import pixels
 
-__all__ = ["COLORS", "X_AXES", "Curve", "curve_of", "panelled", "thin"]
+__all__ = ["COLORS", "X_AXES", "Curve", "Panel", "curve_of", "panelled", "thin"]
 
 X_AXES = ("step", "epoch", "time", "wall")
-# Told apart with any kind of colour vision: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without the yellow,
-# which is too light for a line on white.
+# Distinct to any kind of colour vision: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without the yellow, which
+# is too light for a line on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# What a metric may be measured on, as the first part of its name says.
+# The data that a metric may be measured on, as the first part of its name.
 _PARTS = frozenset(("dev", "eval", "test", "train", "training", "val", "valid", "validation"))
 
 
@@ -31,9 +31,9 @@ class Curve:
         x: (n,) ascending positions.
         y: (n,) values; NaN and infinities are gaps.
         low, high: (n,) edges of the band, NaN where there is none; None without a band.
-        counts: (n,) runs behind each point.
-        raw: (n,) the values before smoothing; None if there was none.
-        key: The same for what it is of in every panel, however that is labelled there.
+        counts: (n,) number of runs behind each point.
+        raw: (n,) the values before smoothing; None if they were not smoothed.
+        key: Identifies the run or group in every panel, whatever its label there.
     """
 
     label: str
@@ -46,12 +46,33 @@ class Curve:
     key: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """One set of axes with curves, for a terminal, a picture or a page.
+
+    Attributes:
+        metric: The metric, or the common part of several, such as `loss` of `train/loss` and `val/loss`.
+        curves: At least one.
+        x_label: Label of the x axis, with the unit.
+        notes: Facts that the plot does not show: runs without the metric, the kind of band; a sentence each.
+        log_y: Whether the values are on a logarithmic axis.
+        is_time: Whether positions are seconds since 1970.
+    """
+
+    metric: str
+    curves: tuple[Curve, ...]
+    x_label: str
+    notes: tuple[str, ...]
+    log_y: bool = False
+    is_time: bool = False
+
+
 def curve_of(
     series: Series, label: str = "", x: str = "step", *, epochs: np.ndarray | None = None, start_s: float = 0.0
 ) -> Curve:
     """Return the curve of one run.
 
-    A step that was logged more than once, as by a run that was resumed, counts with its last value. NaN stays.
+    Of a step that was logged more than once, as after a resume, the last value counts. NaN stays.
 
     Args:
         series: (n,) points.
@@ -61,7 +82,7 @@ def curve_of(
         start_s: When the run started, in seconds since 1970, for `wall`.
 
     Raises:
-        PlotError: If `x` is none of them.
+        PlotError: If `x` is none of these.
     """
     if x not in X_AXES or (x == "epoch" and epochs is None):
         raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
@@ -80,24 +101,28 @@ def thin(curve: Curve, num_points: int, low: float | None = None, high: float | 
     """Return a curve of at most `num_points` points, and a few on either side, that looks the same; see `pixels`.
 
     Args:
-        curve: Any.
+        curve: Any curve.
         num_points: At least 4.
-        low, high: The range of positions to draw; None for where the curve begins or ends.
+        low, high: The range of positions to draw; None for the start or the end of the curve.
     """
     if len(curve.x) <= num_points and low is None and high is None:
         return curve
     columns = max(1, (num_points - 2) // (3 if np.isnan(curve.y).any() else 2))
     chosen = pixels(curve.x, curve.y, columns, low, high)
-
-    def part(values: np.ndarray | None) -> np.ndarray | None:
-        return None if values is None else values[chosen]
-
-    rest: dict[str, Any] = {name: part(getattr(curve, name)) for name in ("low", "high", "counts", "raw")}
-    return dataclasses.replace(curve, x=curve.x[chosen], y=curve.y[chosen], **rest)
+    arrays = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
+    thinned: dict[str, Any] = {name: values[chosen] for name, values in arrays.items() if values is not None}
+    return dataclasses.replace(curve, **thinned)
 
 
 def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics of each panel, by its title."""
+    """Group metrics into panels: `train/loss` and `val/loss` share the panel `loss`, others get their own.
+
+    Args:
+        metrics: Names of metrics; each counts once.
+
+    Returns:
+        The metrics of each panel by its title, in the order given.
+    """
     panels: dict[str, list[str]] = {}
     for metric in dict.fromkeys(metrics):
         part, _, rest = metric.partition("/")

@@ -1,4 +1,4 @@
-"""Runs and stores as HTML for notebooks: self-contained, without script and style sheet, everything escaped."""
+"""Runs as HTML for notebooks: self-contained, without script or style sheet, everything escaped."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from runs.errors import RunsError
 from runs.query.flattening import dotted
 from runs.query.texts import MISSING, count_text, duration_text, time_text, value_text
 
-__all__ = ["Shown", "run_form", "runs_form", "status_form"]
+__all__ = ["Shown", "run_form", "runs_form", "short_text", "status_form"]
 
 _COLORS = {"COMPLETED": "#1a7f37", "RUNNING": "#0969da", "QUEUED": "#0969da", "FAILED": "#cf222e", "PRUNED": "#8250df"}
 _OTHER_COLOR = "#9a6700"
 _MOST_PANELS, _MOST_ROWS, _MOST_ENTRIES, _MOST_SETTINGS = 8, 20, 60, 5
 _MOST_CHARACTERS = 80
-# The metrics that say most, where runs have them.
+# The metrics to show first, where runs have them.
 _FIRST = ("val/loss", "train/loss", "loss")
 
 
 class Shown(Protocol):
-    """The part of a run that is shown; see `runs.stores.run.Run`."""
+    """The part of `runs.stores.run.Run` that is shown."""
 
     id: str
     problem: str | None
@@ -51,13 +51,21 @@ class Shown(Protocol):
 
 
 def status_form(status: str) -> Markup:
-    """Return a status with its colour."""
+    """Return a status with a dot in its colour.
+
+    Args:
+        status: The status of a run, such as `COMPLETED`; empty shows as `unknown`.
+    """
     dot = element("span", "●", style=f"color:{_COLORS.get(status, _OTHER_COLOR)}", aria_hidden="true")
     return element("span", dot, f" {status or 'unknown'}", style="white-space:nowrap")
 
 
 def run_form(run: Shown) -> str:
-    """Return a run: its head, its curves, what was set, and the summary of its metrics; see `Run._repr_html_`."""
+    """Show a run: its facts, its curves, its config, and the summary of its metrics; see `Run._repr_html_`.
+
+    Args:
+        run: The run; if it cannot be read, the result says why.
+    """
     try:
         parts = [*_run_parts(run)]
     except RunsError as error:
@@ -76,15 +84,13 @@ def _run_parts(run: Shown) -> Iterator[Markup]:
         ("tags", ", ".join(run.tags)),
         ("note", run.note),
     ]
-    yield table((), [(name, value) for name, value in facts if value not in ("", MISSING)])
+    yield table((), [fact for fact in facts if fact[1] not in ("", MISSING)])
     yield from _curves(run)
     config = [(name, _short(value, exact=True)) for name, value in dotted(run.config).items()]
     if config:
-        yield _folded(
-            f"config, {count_text(len(config), 'entry').replace('entrys', 'entries')}", ("entry", "value"), config
-        )
+        yield _folded(f"config, {len(config)} {'entry' if len(config) == 1 else 'entries'}", ("entry", "value"), config)
     statistics = ("last", "min", "max", "count")
-    rows = [(name, *(_short(found.get(one)) for one in statistics)) for name, found in run.summary.items()]
+    rows = [(name, *(_short(summary.get(key)) for key in statistics)) for name, summary in run.summary.items()]
     if rows:
         yield _folded(count_text(len(rows), "metric"), ("metric", *statistics), rows, (1, 2, 3, 4))
 
@@ -95,7 +101,7 @@ def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], n
 
 
 def _curves(run: Shown) -> Iterator[Markup]:
-    """Yield a plot for each metric of the experiment itself; the losses of training and validation share one."""
+    """Yield a plot for each metric but the machine's; the losses of training and validation share one."""
     own = [name for name in run.metrics if not name.startswith("system/")]
     panels = panelled(sorted(own, key=lambda name: ("loss" not in name, not name.startswith("val/"), name)))
     for title, names in list(panels.items())[:_MOST_PANELS]:
@@ -108,31 +114,31 @@ def _curves(run: Shown) -> Iterator[Markup]:
 
 
 def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -> str:
-    """Return runs as a table with their curves inline.
+    """Show runs as a table with their curves inline.
 
     Args:
-        runs: The runs, of which the first are shown.
-        settings: Entries of the configs that tell them apart.
-        title: Above the table; by default how many there are.
+        runs: The runs; only the first ones are shown.
+        settings: Entries of the configs that distinguish the runs.
+        title: The title above the table; by default the number of runs.
     """
     shown, settings = runs[:_MOST_ROWS], settings[:_MOST_SETTINGS]
-    there: dict[str, list[str]] = {}
+    metrics_of: dict[str, list[str]] = {}
     problems = []
     for run in shown:
         try:
-            there[run.id] = run.metrics
+            metrics_of[run.id] = run.metrics
         except RunsError as error:
             problems.append(element("p", f"run {run.id}: {error}"))
         else:
             if run.problem:
-                problems.append(element("p", f"run {run.id} cannot be read completely: {run.problem}"))
-    metrics = _leading({name for names in there.values() for name in names})
+                problems.append(element("p", f"run {run.id} cannot be read as a whole: {run.problem}"))
+    metrics = _leading({name for names in metrics_of.values() for name in names})
     head = ("id", "name", "status", "start", "duration", "result", *settings, *metrics)
-    rows = [_row(run, settings, [name if name in there.get(run.id, ()) else None for name in metrics]) for run in shown]
+    rows = [_row(run, settings, [n if n in metrics_of.get(run.id, ()) else None for n in metrics]) for run in shown]
     more = [element("p", f"and {len(runs) - _MOST_ROWS} more")] if len(runs) > _MOST_ROWS else []
     caption = element("p", title or count_text(len(runs), "run"))
-    are_texts = [any(isinstance(run.get(name), str) for run in shown) for name in settings]
-    numbers = (4, 5, *(6 + place for place, is_text in enumerate(are_texts) if not is_text))
+    texts = {name for name in settings if any(isinstance(run.get(name), str) for run in shown)}
+    numbers = (4, 5, *(place for place, name in enumerate(settings, 6) if name not in texts))
     style = "overflow-x:auto;font-family:system-ui,sans-serif"
     return element("div", caption, table(head, rows, numbers), *more, *problems, style=style)
 
@@ -161,8 +167,19 @@ def _leading(metrics: set[str]) -> list[str]:
 
 
 def _short(value: Any, *, exact: bool = False) -> str:
+    return short_text(dict(value) if isinstance(value, Mapping) else value, _MOST_CHARACTERS, exact=exact)
+
+
+def short_text(value: Any, most: int, *, exact: bool = False) -> str:
+    """Return a value as text, cut off with an ellipsis where it is long.
+
+    Args:
+        value: Anything that JSON holds.
+        most: Maximum number of characters.
+        exact: Show all digits of a float; else five.
+    """
     try:
-        text = value_text(dict(value) if isinstance(value, Mapping) else value, exact=exact)
+        text = value_text(value, exact=exact)
     except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
         return f"({type(value).__name__}, too large to show)"
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"

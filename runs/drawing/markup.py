@@ -1,4 +1,4 @@
-"""HTML of plain data. Everything that is no `Markup` is escaped: what a run wrote is untrusted."""
+"""HTML of plain data. Everything but `Markup` is escaped: the texts of runs are untrusted."""
 
 from __future__ import annotations
 
@@ -8,50 +8,55 @@ from collections.abc import Iterable, Sequence
 
 __all__ = ["Markup", "element", "escape", "table"]
 
-# Controls, what turns the order of a line round, and what is no character: HTML cannot hold some, and people are led
-# astray by others. Line ends and tabs stay.
+# Controls, characters that reverse the order of a line, and code points that are no characters: HTML cannot hold some,
+# and others mislead people. Line ends and tabs stay.
 _HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 
 
 class Markup(str):
-    """HTML that is whole and safe; pages of Jinja2 take it as it is."""
+    """HTML that is complete and safe; Jinja2 inserts it without escaping."""
 
     def __html__(self) -> str:
         return str(self)
 
 
 def escape(value: object) -> Markup:
-    """Return a value as HTML that shows its text; `Markup` stays as it is."""
+    """Return HTML that shows the text of a value; `Markup` stays as it is.
+
+    Args:
+        value: Any value; characters that HTML cannot hold or that mislead people become U+FFFD.
+    """
     if isinstance(value, Markup):
         return value
     return Markup(html.escape(_HARMFUL.sub("\N{REPLACEMENT CHARACTER}", str(value))))
 
 
 def element(name: str, *children: object, **attributes: object) -> Markup:
-    """Return an element, its children and the values of its attributes escaped.
+    """Return an element, with its children and the values of its attributes escaped.
 
     Args:
-        name: Of the element.
-        children: Texts, and `Markup`.
-        attributes: An underscore at the end is left out (`class_`), others become hyphens; None leaves one out.
+        name: The tag, such as `td`.
+        *children: Texts and `Markup`.
+        **attributes: By their names: a trailing underscore is dropped (`class_`), others become hyphens. An attribute
+            that is None is left out.
     """
-    given = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{given}>{''.join(map(escape, children))}</{name}>")
+    return Markup(f"<{name}{written}>{''.join(map(escape, children))}</{name}>")
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()) -> Markup:
-    """Return a table.
+    """Return a table with styles of its own, so that it needs no style sheet.
 
     Args:
-        head: Headings; of none, there is no head.
-        rows: Cells, texts or `Markup`.
-        numbers: Columns that are aligned to the right.
+        head: Headings of the columns; empty for a table without a head.
+        rows: The cells of each row, texts or `Markup`.
+        numbers: Positions of the columns to align right, as numbers are.
     """
 
     def cells(kind: str, row: Sequence[object], **scope: str) -> list[Markup]:

@@ -1,4 +1,4 @@
-"""The file that somebody names as output: a regular file is replaced as a whole, a pipe or a device is written into."""
+"""Output files: a regular file is replaced as a whole, a pipe or a device is written into."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 
 def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") -> None:
-    """Check that output may go to `path`.
+    """Reject an output path before the work that would be lost.
 
     Args:
-        path: A file, there or not, a pipe or a character device.
-        overwrite: Whether a file that is there is replaced.
-        how: What to say to replace it, for the message.
+        path: A file, which may exist, a pipe or a character device.
+        overwrite: Whether to replace an existing file.
+        how: The option that replaces it, for the message.
 
     Raises:
-        StoreError: If a file is there and not to be replaced, or it is a folder, a socket or a disk.
+        StoreError: If the file exists and `overwrite` is False, or it is a folder, a socket or a disk.
     """
     if is_stream(path):
         return
@@ -50,7 +50,11 @@ def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") ->
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether output is written into what is at `path`: an open descriptor, a FIFO or a character device."""
+    """Tell whether output is written into a path, not in its place: an open descriptor, a FIFO or a character device.
+
+    Args:
+        path: Any path, such as `/dev/stdout`; one that does not exist is no stream.
+    """
     if _descriptor(path) is not None:
         return True
     try:
@@ -62,12 +66,16 @@ def is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Give a stream to write output to; it comes to `path` as a whole, or not at all if anything fails before.
+    """Open a stream whose content goes to `path` as a whole when the block ends, or not at all if the block fails.
 
-    A link stays, and the file that it leads to is replaced.
+    A link stays, and its target is replaced.
+
+    Args:
+        path: A file, a pipe or a character device.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        StoreError: As `check_output` does, and if it cannot be written.
+        StoreError: As in `check_output`, and if the path cannot be written.
     """
     check_output(path, overwrite=overwrite)
     try:
@@ -94,7 +102,7 @@ def _opened(path: Path) -> int:
     if number is None:
         return os.open(path, os.O_WRONLY)
     sys.stdout.flush()
-    return os.dup(number)  # opened by its name, a file would be written from its start
+    return os.dup(number)  # opening a file by its name would overwrite it from its start
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:

@@ -1,4 +1,4 @@
-"""Plots as SVG of our own: no library, no script, no style sheet; text and axes in the colour of the text around."""
+"""Plots as SVG without a library, a script or a style sheet; text and axes take the colour of the text around."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
 from runs.drawing.curve import COLORS, Curve, thin
 from runs.drawing.markup import Markup, element
-from runs.drawing.ticks import log_ticks, tick_label, ticks, time_ticks
 
 __all__ = ["chart", "color_of", "sparkline"]
 
@@ -23,13 +23,25 @@ _FONT = "font:12px system-ui,sans-serif"
 
 
 def color_of(number: int) -> str:
-    """Return the colour of a curve; black would not be seen on black, so that takes the colour of the text."""
+    """Return the colour of a curve; black becomes the colour of the text, which is visible on a dark page.
+
+    Args:
+        number: Position of the curve in the plot, from 0; colours repeat.
+    """
     color = COLORS[number % len(COLORS)]
     return "currentColor" if color == "#000000" else color
 
 
 def sparkline(curve: Curve, width: int = 120, height: int = 24) -> Markup:
-    """Return a curve as small as a word, without axes."""
+    """Draw a curve as small as a word, without axes.
+
+    Args:
+        curve: The curve; its label is the accessible name.
+        width, height: Size in pixels.
+
+    Returns:
+        An SVG element; empty if no value is finite.
+    """
     drawn = thin(curve, 2 * width)
     frame = _Frame.of([drawn], "", False, (1.0, width - 1.0), (height - 2.0, 2.0))
     if frame is None:
@@ -50,16 +62,16 @@ def chart(
     width: int = 460,
     height: int = 240,
 ) -> Markup:
-    """Return curves over axes, with a legend below them.
+    """Draw curves over axes, with a legend below them.
 
     Args:
-        title: Above the axes, such as the metric.
-        curves: At most a few thousand points are drawn of each.
-        x_label: Of the axis.
+        title: The title above the axes, such as the metric.
+        curves: The curves; of long ones, only the points that a plot of this size shows are drawn.
+        x_label: Label of the x axis.
         notes: Sentences below the legend.
-        log_y: Whether values are drawn logarithmically; what is not above 0 is a gap.
+        log_y: Whether the values are on a logarithmic axis; values that are not above 0 are gaps.
         is_time: Whether positions are seconds since 1970.
-        width, height: In pixels; the legend adds to the height.
+        width, height: Size of the axes in pixels; the legend adds to the height.
     """
     drawn = [thin(curve, 3 * width) for curve in curves]
     frame = _Frame.of(drawn, x_label, log_y, (_LEFT, width - _RIGHT), (height - _BOTTOM, _TOP))
@@ -88,7 +100,7 @@ def chart(
 
 @dataclasses.dataclass(frozen=True)
 class _Frame:
-    """Position of values in a picture: limits of the data, and pixels of the edges."""
+    """The place of the axes: limits of the data, and pixels of the edges."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -108,36 +120,35 @@ class _Frame:
         across: tuple[float, float],
         down: tuple[float, float],
     ) -> _Frame | None:
-        """Return the frame of curves; None if there is no finite value."""
-        x = [curve.x[np.isfinite(_scaled(curve.y, log_y))] for curve in curves]
-        edges = [edge for curve in curves for edge in (curve.low, curve.high) if edge is not None]
-        y = [_scaled(values, log_y) for values in (*(curve.y for curve in curves), *edges)]
-        positions, values = np.concatenate([*x, np.empty(0)]), np.concatenate([*y, np.empty(0)])
-        values = values[np.isfinite(values)]
-        if not len(positions):
+        """Return the frame that fits curves; None if no value is finite."""
+        x = [curve.x[np.isfinite(scaled(curve.y, log_y))] for curve in curves]
+        if not any(map(len, x)):
             return None
-        return cls(_limits(positions), _limits(values, 0.08), *across, *down, x_label, log_y)
+        edges = [edge for curve in curves for edge in (curve.low, curve.high) if edge is not None]
+        y = np.concatenate([scaled(values, log_y) for values in (*(curve.y for curve in curves), *edges)])
+        y_limits = limits(y[np.isfinite(y)], margin=0.08)
+        return cls(limits(np.concatenate(x)), y_limits, *across, *down, x_label, log_y)
 
     def at(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pixels of scaled values."""
+        """Convert scaled values to pixels."""
         across = self.left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.right - self.left)
         down = self.bottom + (y - self.y[0]) / (self.y[1] - self.y[0]) * (self.top - self.bottom)
         return across, down
 
     def path(self, x: np.ndarray, y: np.ndarray) -> str:
-        """Return the path of a line with its gaps; a point between two gaps is a short stroke."""
-        across, down = self.at(x, _scaled(y, self.log_y))
-        found, is_pen_down = [], False
+        """Return the path of a line, broken at gaps; a point between two gaps is a short stroke."""
+        across, down = self.at(x, scaled(y, self.log_y))
+        strokes, is_pen_down = [], False
         for left, top in zip(across.tolist(), down.tolist(), strict=True):
             if not math.isfinite(top):
                 is_pen_down = False
                 continue
-            found.append(f"L{left:.1f} {top:.1f}" if is_pen_down else f"M{left:.1f} {top:.1f}h.5")
+            strokes.append(f"L{left:.1f} {top:.1f}" if is_pen_down else f"M{left:.1f} {top:.1f}h.5")
             is_pen_down = True
-        return "".join(found)
+        return "".join(strokes)
 
     def lines(self, curves: Sequence[Curve]) -> Iterator[Markup]:
-        """Yield bands, what was smoothed, and lines."""
+        """Yield the band of each curve, its values before smoothing, and its line."""
         for number, curve in enumerate(curves):
             color = color_of(number)
             if curve.low is not None and curve.high is not None:
@@ -152,27 +163,23 @@ class _Frame:
     def _band(self, curve: Curve) -> str:
         assert curve.low is not None
         assert curve.high is not None
-        # On a logarithmic axis a band goes down to the edge where it reaches below 0.
-        low = np.maximum(np.nan_to_num(_scaled(curve.low, self.log_y), nan=self.y[0]), self.y[0])
-        high = _scaled(curve.high, self.log_y)
-        usable = np.isfinite(high) & np.isfinite(curve.low)
-        pieces = np.flatnonzero(usable)
-        found = []
-        for piece in np.split(pieces, np.flatnonzero(np.diff(pieces) > 1) + 1) if len(pieces) else ():
+        # On a logarithmic axis a band reaches the edge where it goes below 0.
+        low = np.maximum(np.nan_to_num(scaled(curve.low, self.log_y), nan=self.y[0]), self.y[0])
+        high = scaled(curve.high, self.log_y)
+        outlines = []
+        for piece in pieces(np.where(np.isfinite(curve.low), high, np.nan)):
             there, back = self.at(curve.x[piece], high[piece]), self.at(curve.x[piece], low[piece])
             points = [*zip(*there, strict=True), *reversed(list(zip(*back, strict=True)))]
-            found.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z")
-        return "".join(found)
+            outlines.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z")
+        return "".join(outlines)
 
     def axes(self, is_time: bool) -> Iterator[Markup]:
         """Yield grid, ticks and labels."""
-        y_ticks = log_ticks(*self.y) if self.log_y else [(value, tick_label(value)) for value in ticks(*self.y, 5)]
-        for value, label in y_ticks:
+        for value, label in log_ticks(*self.y) if self.log_y else ticks(*self.y, 5):
             [top] = self.at(np.array([self.x[0]]), np.array([value]))[1]
             yield self._grid(self.left, top, self.right, top)
             yield _text(label, self.left - 6, top + 4, anchor="end", opacity=0.8)
-        x_ticks = time_ticks(*self.x, 5) if is_time else [(value, tick_label(value)) for value in ticks(*self.x, 6)]
-        for value, label in x_ticks:
+        for value, label in time_ticks(*self.x, 5) if is_time else ticks(*self.x, 6):
             [left] = self.at(np.array([value]), np.array([self.y[0]]))[0]
             yield self._grid(left, self.bottom, left, self.bottom + 4)
             yield _text(label, left, self.bottom + 16, anchor="middle", opacity=0.8)
@@ -184,28 +191,13 @@ class _Frame:
         return element("line", **ends, stroke="currentColor", stroke_opacity=opacity)
 
 
-def _scaled(values: np.ndarray, log_y: bool) -> np.ndarray:
-    """Return values as they are drawn; NaN for gaps."""
-    if not log_y:
-        return np.where(np.isfinite(values), np.clip(values, -1e300, 1e300), np.nan)
-    return np.log10(values, out=np.full(len(values), np.nan), where=np.isfinite(values) & (values > 0))
-
-
-def _limits(values: np.ndarray, margin: float = 0.0) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    room = (high - low) * margin
-    if high - low <= 1e-12 * max(abs(low), abs(high)):
-        room = abs(low) * 0.1 or 0.5
-    return low - room, high + room
-
-
 def _text(text: str, x: float, y: float, *, anchor: str = "start", weight: int = 400, opacity: float = 1.0) -> Markup:
     style = {"text_anchor": anchor, "font_weight": weight, "opacity": opacity, "fill": "currentColor"}
     return element("text", text, x=f"{x:.1f}", y=f"{y:.1f}", **style)
 
 
 def _rows(curves: Sequence[Curve], notes: Sequence[str], width: int) -> list[tuple[str, int | None]]:
-    """Return the lines below the axes: texts, and the numbers of the curves that they stand for."""
+    """Return the lines below the axes: texts, with the number of the curve that a text labels."""
     labels = [(curve.label, number) for number, curve in enumerate(curves) if curve.label]
     rows: list[tuple[str, int | None]] = [*labels[:_MOST_IN_LEGEND]]
     if len(labels) > _MOST_IN_LEGEND:

@@ -1,4 +1,4 @@
-"""A study as people read it: values in place of quantiles, names of metrics in place of `value`."""
+"""A study as people read it: values instead of quantiles, names of metrics instead of `value`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
 
 @dataclasses.dataclass(frozen=True)
 class Readable:
-    """A study to be drawn.
+    """A study to draw.
 
     Attributes:
         study: A copy in memory, with values for parameters.
         metrics: The name of each objective.
         complete: The trials that ended with values, in order.
-        parameters: Names of the parameters that some of these have, and that were searched.
+        parameters: Names of the searched parameters that some of these trials have.
         common: Those that all of them have.
-        importances: For each objective, by the name of the method, the parts that the common parameters have in the
-            variation of its values, estimated from 500 trials at most. There are no methods where trials are too few,
-            or their values all the same.
+        importances: For each objective, by the name of the method, the share of each common parameter in the variation
+            of its values, estimated from 500 trials at most. Empty where trials are too few, or all values equal.
     """
 
     study: Study
@@ -47,50 +46,58 @@ class Readable:
 
 
 def make_readable(study: Study, spec: Spec | None) -> Readable:
-    """Return a study as people read it.
+    """Copy a study for people to read; the importances take seconds for hundreds of trials.
 
     Args:
         study: The study.
-        spec: What it searches; without it quantiles stay quantiles.
+        spec: Its spec; without it, quantiles stay quantiles, and metrics are called `value`.
     """
     import optuna
     from optuna.trial import TrialState
 
-    # In the order of their points: those of agents that are at it at once have other numbers in the study.
+    # In the order of their points: in the study, the trials of parallel agents have other numbers.
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.user_attrs.get("point", trial.number))
-    shown = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
-    shown.add_trials(_with_values(trials, spec))
-    metrics = study.metric_names or ([objective.name for objective in spec.objectives] if spec else [])
-    if len(metrics) != len(study.directions):
-        metrics = ["value"] if len(study.directions) == 1 else [f"value {n}" for n in range(len(study.directions))]
-    complete = tuple(shown.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
-    searched = [
-        name
-        for name in dict.fromkeys(name for trial in complete for name in trial.params)
-        if not any(trial.distributions[name].single() for trial in complete if name in trial.params)
-    ]
+    copy = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
+    copy.add_trials(_with_values(trials, spec))
+    complete = tuple(copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
+    names = dict.fromkeys(name for trial in complete for name in trial.params)
+    searched = tuple(name for name in names if not _is_fixed(name, complete))
     common = tuple(name for name in searched if all(name in trial.params for trial in complete))
-    importances = tuple(_importances(shown, complete, common, place) for place in range(len(metrics)))
-    return Readable(shown, tuple(metrics), complete, tuple(searched), common, importances)
+    metrics = _metrics(study, spec)
+    importances = tuple(_importances(copy, complete, common, place) for place in range(len(metrics)))
+    return Readable(copy, metrics, complete, searched, common, importances)
+
+
+def _metrics(study: Study, spec: Spec | None) -> tuple[str, ...]:
+    names = study.metric_names or ([objective.name for objective in spec.objectives] if spec else [])
+    num = len(study.directions)
+    if len(names) == num:
+        return tuple(names)
+    return ("value",) if num == 1 else tuple(f"value {number}" for number in range(num))
+
+
+def _is_fixed(name: str, trials: tuple[FrozenTrial, ...]) -> bool:
+    return any(trial.distributions[name].single() for trial in trials if name in trial.params)
 
 
 def _with_values(trials: list[FrozenTrial], spec: Spec | None) -> list[FrozenTrial]:
-    """Return copies of trials whose quantiles are values."""
+    """Return copies of trials with values instead of quantiles."""
     from optuna.trial import create_trial
 
-    values: dict[str, list[Any]] = {}
-    for trial in trials:
-        for name, value in trial.params.items():
-            values.setdefault(name, []).append(_value(spec, name, value))
-    distributions = {name: _distribution(spec, name, values[name]) for name in values if _law(spec, name) is not None}
+    laws = {name: _law(spec, name) for trial in trials for name in trial.params}
+    values: dict[str, list[Any]] = {
+        name: [_value(law, trial.params[name]) for trial in trials if name in trial.params]
+        for name, law in laws.items()
+        if law is not None
+    }
+    distributions = {name: _distribution(laws[name], values[name]) for name in values}
+    plain = {name: name if law is None else name.removesuffix(QUANTILE) for name, law in laws.items()}
     return [
         create_trial(
             state=trial.state,
             values=trial.values,
-            params={_plain(spec, name): _value(spec, name, value) for name, value in trial.params.items()},
-            distributions={
-                _plain(spec, name): distributions.get(name, trial.distributions[name]) for name in trial.params
-            },
+            params={plain[name]: _value(laws[name], value) for name, value in trial.params.items()},
+            distributions={plain[name]: distributions.get(name, old) for name, old in trial.distributions.items()},
             intermediate_values=trial.intermediate_values,
             system_attrs=trial.system_attrs,
         )
@@ -99,29 +106,23 @@ def _with_values(trials: list[FrozenTrial], spec: Spec | None) -> list[FrozenTri
 
 
 def _law(spec: Spec | None, name: str) -> Reals | Choice | None:
-    """Return the law of a parameter of which a quantile was suggested; None of all others."""
+    """Return the law of a parameter whose quantile was suggested; None for all others."""
     if spec is None or not name.endswith(QUANTILE):
         return None
     parameter = spec.parameters.get(name.removesuffix(QUANTILE))
     return parameter.law if parameter is not None and isinstance(parameter.law, Reals | Choice) else None
 
 
-def _plain(spec: Spec | None, name: str) -> str:
-    return name if _law(spec, name) is None else name.removesuffix(QUANTILE)
-
-
-def _value(spec: Spec | None, name: str, value: Any) -> Any:
-    law = _law(spec, name)
+def _value(law: Reals | Choice | None, value: Any) -> Any:
     if law is None:
         return value
-    found = law.ppf(value)
-    return choices(law.values)[position_of(law.values, found)] if isinstance(law, Choice) else float(found)
+    drawn = law.ppf(value)
+    return choices(law.values)[position_of(law.values, drawn)] if isinstance(law, Choice) else float(drawn)
 
 
-def _distribution(spec: Spec | None, name: str, values: list[Any]) -> BaseDistribution:
+def _distribution(law: Reals | Choice | None, values: list[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    law = _law(spec, name)
     if isinstance(law, Choice):
         return CategoricalDistribution(choices(law.values))
     low, high = min(values), max(values)
@@ -150,12 +151,26 @@ def _importances(
 
 
 def most_important(readable: Readable, place: int) -> list[str]:
-    """Return the parameters that contours are drawn of: the most important ones, by fANOVA, that all trials have."""
+    """Return the parameters to draw contours of: by fANOVA the four most important of those that all trials have.
+
+    Args:
+        readable: The study.
+        place: Position of the objective; without importances, the first common parameters are returned.
+    """
     return list(readable.importances[place].get(FANOVA, readable.common))[:_MOST_IN_CONTOURS]
 
 
 def thinned(study: Study, trials: tuple[FrozenTrial, ...], num: int) -> tuple[Study, tuple[FrozenTrial, ...]]:
-    """Return trials, at most `num` of them, spread evenly, and a study of these."""
+    """Choose some trials, spread evenly from the first to the last.
+
+    Args:
+        study: The study of the trials.
+        trials: The trials, in order.
+        num: Maximum number to choose, at least 2.
+
+    Returns:
+        A study of the chosen trials, and these; the arguments themselves if there are no more than `num`.
+    """
     import optuna
 
     if len(trials) <= num:

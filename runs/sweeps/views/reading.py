@@ -1,4 +1,4 @@
-"""Sweeps of a store, read and never written: what pages show of them."""
+"""Sweeps beside the runs of a store, read and never written, for the pages of the board."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from runs.sweeps.views.status import Status, Watcher
 
 __all__ = ["SeenSweep", "SweepReader", "importances_of", "read_definitions"]
 
-# Sweeps of which what was read is kept.
+# Sweeps whose studies are kept open.
 _MAX_WATCHED = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class SeenSweep:
-    """A sweep as it is now.
+    """A sweep as it was read at one moment.
 
     Attributes:
-        definition: What it is.
-        spec: What it searches.
-        status: How it stands, with all of its points.
+        definition: Its definition.
+        spec: Its spec.
+        status: Its state, with all of its points.
     """
 
     definition: Definition
@@ -43,35 +43,38 @@ class SeenSweep:
 
 
 def read_definitions(store: Store) -> list[Definition]:
-    """Return the sweeps that are kept beside the runs of a store, the newest first, as far as they can be read.
+    """Return the definitions of the sweeps beside the runs of a store, the newest first.
+
+    Args:
+        store: A folder or a database of runs. Sweeps that cannot be read are left out.
 
     Raises:
         StoreError: If the store cannot be read.
     """
-    found = []
+    definitions = []
     for id in _place(store).ids():
         with contextlib.suppress(SweepError), _home(store, id) as home:
-            found.append(home.definition())
-    return sorted(found, key=lambda definition: str(definition.created), reverse=True)
+            definitions.append(home.definition())
+    return sorted(definitions, key=lambda definition: str(definition.created), reverse=True)
 
 
 class SweepReader:
-    """Looks at sweeps again and again: after the first look at one, what is new in its study is all that is read.
+    """Reads sweeps repeatedly; after the first time, only news of a sweep's study is read.
 
-    It serves several threads, one after the other.
+    Several threads may use it; it serves one at a time.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # The one that was looked at last comes last.
+        # The sweep that was read last is last.
         self._watchers: dict[str, Watcher] = {}
 
     def read(self, store: Store, id: str) -> SeenSweep:
-        """Return a sweep as it is now.
+        """Read a sweep as it is now.
 
         Args:
-            store: The store that it is kept beside, the same each time.
-            id: The sweep's.
+            store: The store beside which it is kept, the same each time.
+            id: The sweep's id.
 
         Raises:
             MissingExtraError: If Optuna is not installed.
@@ -83,10 +86,10 @@ class SweepReader:
             home = _place(store).home(id) if watcher is None else watcher.home
             stack.callback(home.close)
             definition = home.definition()
-            if watcher is None or watcher.definition != definition:  # it was made anew, or tries more points
+            if watcher is None or watcher.definition != definition:  # it was created again, or has a higher limit
                 watcher = stack.enter_context(_watching(store, home, definition))
             seen = SeenSweep(watcher.definition, watcher.spec, watcher.look())
-            if not definition.storage:  # a storage of its own is open for one look
+            if not definition.storage:  # a storage of the user's own is opened each time
                 stack.pop_all()
                 self._watchers[id] = watcher
             if len(self._watchers) > _MAX_WATCHED:
@@ -94,21 +97,25 @@ class SweepReader:
             return seen
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all studies."""
         with self._lock:
             while self._watchers:
                 self._watchers.popitem()[1].home.close()
 
 
 def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], ...]:
-    """Return for each objective, by method, the parts that parameters have in its variation; see `Readable`.
+    """Return for each objective, by method, the share of each parameter in its variation; see `Readable`.
 
     This takes seconds for hundreds of trials.
 
+    Args:
+        store: The store beside which the sweep is kept.
+        id: The sweep's id.
+
     Raises:
-        MissingExtraError, SweepError, StoreError: As `SweepReader.read` does.
+        MissingExtraError, SweepError, StoreError: As in `SweepReader.read`.
     """
-    # Of a study that nobody else looks at meanwhile, as this takes long.
+    # In a study of its own, so that nobody waits for it.
     with (
         _home(store, id) as home,
         _watching(store, home, home.definition()) as watcher,

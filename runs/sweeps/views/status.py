@@ -1,8 +1,9 @@
-"""Status of a sweep: finished, running, pruned and failed points, the best so far, and the remaining time."""
+"""The state of a sweep: counts of points, the best so far, and the time left."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,24 +25,28 @@ _SHOWN = 8
 
 
 def say(line: str) -> None:
-    """Print a line, into a pipe at once, too."""
-    print(line, flush=True)  # noqa: T201 - the terminal is whom it is for
+    """Print a line and flush it, so that a pipe shows it at once.
+
+    Args:
+        line: The text, without the line end.
+    """
+    print(line, flush=True)  # noqa: T201 - a message for the terminal
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """Status of a sweep.
+    """The state of a sweep.
 
     Attributes:
-        id: The sweep's.
-        limit: How many points there are at most; None without an end.
-        points: All that were taken, by number.
-        running: Numbers of those that an agent is at.
-        abandoned: Numbers of those whose agents have died.
-        num_agents: Agents that are alive.
-        is_stopped: Whether no more are to be taken.
-        best: The best that has come to its end; several with several objectives, none of which another one beats.
-        left_s: Seconds that the rest takes, as it went so far; None as long as nobody knows.
+        id: The sweep's id.
+        limit: Maximum number of points; None for no limit.
+        points: All points taken so far, by number.
+        running: Numbers of the points that live agents work on.
+        abandoned: Numbers of unfinished points whose agents died.
+        num_agents: Number of live agents.
+        is_stopped: Whether agents take no more points.
+        best: The best completed point; with several objectives, all points that no other point beats.
+        left_s: Seconds that the rest takes at the pace so far; None if that is unknown.
     """
 
     id: str
@@ -55,12 +60,16 @@ class Status:
     left_s: float | None
 
     def count(self, state: str) -> int:
-        """Return how many points have ended in a state."""
+        """Count the points in a state.
+
+        Args:
+            state: `COMPLETE`, `PRUNED`, `FAIL` or `RUNNING`, as in `Point.state`.
+        """
         return sum(point.state == state for point in self.points.values())
 
     @property
     def num_finished(self) -> int:
-        """Number of points that have ended, in any way."""
+        """Number of points that have ended, in any state."""
         return sum(point.is_finished for point in self.points.values())
 
     @property
@@ -70,12 +79,12 @@ class Status:
 
 
 class Watcher:
-    """Looks at a sweep again and again.
+    """Reads the state of a sweep repeatedly; after the first time, only news of the study is read.
 
     Args:
-        home: Where it lives.
-        is_read_only: Whether the study is only read, which must be there then.
-        storage: Where the study is; None for where the sweep says.
+        home: The sweep's home.
+        is_read_only: Never create or change the study, which must exist.
+        storage: The study's storage; None for the one that the sweep names.
     """
 
     def __init__(self, home: Home, *, is_read_only: bool = False, storage: BaseStorage | None = None) -> None:
@@ -85,33 +94,45 @@ class Watcher:
         self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only, storage=storage)
 
     def limit(self) -> int | None:
-        """Return how many points there are at most."""
-        given = [self.spec.size, self.spec.run_cap, self.definition.count]
-        return min((number for number in given if number is not None), default=None)
+        """Return the maximum number of points; None for no limit."""
+        limits = (self.spec.size, self.spec.run_cap, self.definition.count)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def look(self) -> Status:
-        """Return how it stands."""
+        """Return the state now."""
         points = self.study.points()
         unfinished = [number for number, point in points.items() if not point.is_finished]
         living = self.home.living_agents()
         claims = self.home.last_claims(unfinished)
         running = tuple(number for number in unfinished if number in claims and claims[number].agent in living)
         abandoned = tuple(number for number in unfinished if number not in running)
-        took = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
         definition = self.home.definition()
-        if definition != self.definition:  # whose limit may have changed meanwhile
+        if definition != self.definition:  # `sweep.run` has raised the limit since
             self.definition, self.spec = definition, read_spec(definition.spec)
         limit = self.limit()
-        left_s = None
-        if took and limit is not None and living:
-            left = limit - sum(point.is_finished for point in points.values())
-            left_s = left * statistics.median(took) / len(living)
+        left_s = None if limit is None else _left_s(points, limit, len(living))
         best = best_points(points, self.spec)
         return Status(self.home.id, limit, points, running, abandoned, len(living), self.home.is_stopped, best, left_s)
 
 
+def _left_s(points: dict[int, Point], limit: int, num_agents: int) -> float | None:
+    durations = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
+    if not durations or not num_agents:
+        return None
+    left = limit - sum(point.is_finished for point in points.values())
+    return left * statistics.median(durations) / num_agents
+
+
 def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
-    """Return the points that no other one beats, of those that break no constraint; of one objective the first one."""
+    """Return the best of the completed points that meet all constraints.
+
+    Args:
+        points: All points, by number.
+        spec: The spec, with the objectives; without any, no point is best.
+
+    Returns:
+        With one objective the best point, the first of equal ones; with several the points that no other one beats.
+    """
     signs = [1 if objective.goal == "minimize" else -1 for objective in spec.objectives]
     if not signs:
         return ()
@@ -128,14 +149,14 @@ def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
 
 
 def check_not_all_failed(status: Status, folder: Path) -> None:
-    """Refuse to call a sweep done all of whose trials have failed.
+    """Reject a finished sweep if all of its trials failed.
 
     Args:
-        status: How the sweep stands.
-        folder: Where its runs have printed to.
+        status: The state of the sweep.
+        folder: The folder with the output of its runs, for the message.
 
     Raises:
-        SweepError: If they have.
+        SweepError: If no trial is running, and all that ended have failed.
     """
     if not status.num_finished or status.running or status.count("FAIL") < status.num_finished:
         return
@@ -147,38 +168,37 @@ def check_not_all_failed(status: Status, folder: Path) -> None:
 
 
 def parameters_text(point: Point) -> str:
-    """Return a point's settings as behind `with`."""
-    return " ".join(f"{key}={setting_text(value)}" for key, value in point.parameters.items())
+    """Return the parameters of a point as settings for the command line: `lr=0.1 optimizer.name=SGD`.
+
+    Args:
+        point: The point; parameters that are not active there are left out.
+    """
+    return " ".join(_settings(point))
+
+
+def _settings(point: Point) -> list[str]:
+    return [f"{key}={setting_text(value)}" for key, value in point.parameters.items()]
 
 
 def command_line(definition: Definition, point: Point) -> str:
-    """Return the command that runs a point again."""
-    import shlex
+    """Return the command that runs a point again, quoted for a shell.
 
-    how = ["-m", definition.module] if definition.module else [definition.script]
-    settings = [f"{key}={setting_text(value)}" for key, value in point.parameters.items()]
-    return shlex.join(["python", *how, "with", *definition.settings, *settings])
+    Args:
+        definition: The sweep's definition, with the settings that all of its runs share.
+        point: The point.
+    """
+    start = ["-m", definition.module] if definition.module else [definition.script]
+    return shlex.join(["python", *start, "with", *definition.settings, *_settings(point)])
 
 
 def status_lines(status: Status, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines to show.
+    """Yield the lines that show a state: counts and time left, then the best, running and failed points.
 
     Args:
-        status: How the sweep stands.
-        names: Of the objectives.
+        status: The state of the sweep.
+        names: Names of the objectives, for the values of the best points.
     """
-    of = "" if status.limit is None else f" of {status.limit}"
-    parts = [f"sweep {status.id}: {status.num_finished}{of} done"]
-    parts += [f"{len(status.running)} running"] if status.running else []
-    parts += [f"{len(status.abandoned)} interrupted"] if status.abandoned else []
-    for state, word in (("PRUNED", "pruned"), ("FAIL", "failed")):
-        if count := status.count(state):
-            parts.append(f"{count} {word}")
-    if status.left_s is not None and not status.is_done:
-        parts.append(f"about {_duration(status.left_s)} left")
-    if status.is_stopped:
-        parts.append("stopped")
-    yield ", ".join(parts)
+    yield ", ".join(_counts(status))
     for point in status.best[:_SHOWN]:
         values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, point.values, strict=True))
         yield f"best: trial {point.number}, {values}: {parameters_text(point)}"
@@ -191,7 +211,23 @@ def status_lines(status: Status, names: tuple[str, ...]) -> Iterator[str]:
         yield f"last failure: trial {failed[-1].number}: {failed[-1].notes.get('reason', 'unknown')}"
 
 
+def _counts(status: Status) -> Iterator[str]:
+    yield f"sweep {status.id}: {status.num_finished}{'' if status.limit is None else f' of {status.limit}'} done"
+    numbers = {
+        "running": len(status.running),
+        "interrupted": len(status.abandoned),
+        "pruned": status.count("PRUNED"),
+        "failed": status.count("FAIL"),
+    }
+    yield from (f"{number} {state}" for state, number in numbers.items() if number)
+    if status.left_s is not None and not status.is_done:
+        yield f"about {_duration(status.left_s)} left"
+    if status.is_stopped:
+        yield "stopped"
+
+
 def _duration(seconds: float) -> str:
+    """Return a rough duration, in one unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

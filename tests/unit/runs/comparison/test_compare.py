@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from runs.comparison.compare import compare
+from runs.comparison.comparing import compare
 from runs.comparison.direction import direction_of
 from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (

@@ -14,10 +14,10 @@ import pytest
 from runs.__main__ import main
 from runs.comparison.curves import Curve
 from runs.comparison.panels import View, make_panels
-from runs.drawing.panel import Panel
-from runs.drawing.pictures import draw
+from runs.drawing.axes import ticks
+from runs.drawing.curve import Panel
+from runs.drawing.figure_files import draw
 from runs.drawing.terminal_plot import draw_text
-from runs.drawing.ticks import ticks
 from runs.errors import PlotError, StoreError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -207,8 +207,8 @@ sys.modules["matplotlib"] = None
 import numpy, pathlib
 from runs.comparison.curves import Curve
 from runs.errors import PlotError
-from runs.drawing.pictures import draw
-from runs.drawing.panel import Panel
+from runs.drawing.figure_files import draw
+from runs.drawing.curve import Panel
 try:
     draw([Panel("m", (Curve("c", numpy.zeros(1), numpy.zeros(1)),), "step", ())], pathlib.Path("p.png"))
 except PlotError as error:
@@ -308,7 +308,7 @@ def test_terminal_draws_whatever_comes(curves, log_y, width):
     [(0, 1, [0, 0.25, 0.5, 0.75, 1]), (0, 100, [0, 25, 50, 75, 100]), (0.13, 0.87, [0.2, 0.4, 0.6, 0.8])],
 )
 def test_ticks_are_round(low, high, expected):
-    assert ticks(low, high, 4) == pytest.approx(expected)
+    assert [value for value, _ in ticks(low, high, 4)] == pytest.approx(expected)
 
 
 def test_terminal_log_axis_names_values():

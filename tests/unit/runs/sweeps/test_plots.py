@@ -126,6 +126,13 @@ def test_few_trials_are_drawn_as_far_as_they_go(tmp_path):
     assert [path.name for path in found] == ["sweep.html", *(f"{name}.png" for name in names)]
 
 
+def test_dollars_in_values_start_no_formula(tmp_path):
+    parameters = {"x": {"values": ["$a_{$", "b"]}, "y": {"min": 0, "max": 3}}
+    spec = read_spec({"method": "random", "metric": {"name": "loss"}, "parameters": parameters})
+    drawn = draw(searched(spec, 8, lambda point: [float(point["y"])]), tmp_path, "dollars", spec)
+    assert "slices.png" in [path.name for path in drawn]
+
+
 def test_study_without_an_ended_trial_is_refused(tmp_path, spec):
     study = optuna.create_study()
     with pytest.raises(PlotError, match="there is nothing to plot: no trials; wait until a trial has ended"):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runs.comparison.compare import compare
+from runs.comparison.comparing import compare
 from runs.comparison.panels import View, make_panels
 from runs.comparison.report_sections import (
     curve_section,

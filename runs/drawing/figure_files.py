@@ -1,31 +1,31 @@
-"""Plots as files: PNG, SVG, PDF. The same plot gives the same bytes, with the same matplotlib."""
+"""Plots as PNG, SVG and PDF files by matplotlib. The same plot gives the same bytes with the same matplotlib."""
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runs.drawing.curve import COLORS
+from runs.drawing.curve import COLORS, Panel
 from runs.drawing.output_file import writing
-from runs.drawing.panel import Panel
 from runs.errors import PlotError
 
-__all__ = ["COLORS", "FORMATS", "STYLE", "check_format", "draw", "printable"]
+__all__ = ["COLORS", "FORMATS", "check_format", "draw", "house_style", "printable"]
 
-# What would differ from one drawing to the next.
+# Without the metadata that would differ from one drawing to the next.
 FORMATS: dict[str, dict[str, Any]] = {
     ".png": {"metadata": {"Software": None}},
     ".svg": {"metadata": {"Date": None}},
     ".pdf": {"metadata": {"CreationDate": None}},
 }
 _DASHES = ("-", "--", "-.", ":")
-STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text, to be found and edited
+_STYLE: Any = {
+    "svg.fonttype": "none",  # text stays text that can be found and edited
     "svg.hashsalt": "sacristan",
     "pdf.fonttype": 42,
     "font.size": 10,
@@ -44,11 +44,27 @@ _DAY_S = 86_400  # dates of matplotlib are in days
 _MAX_INSIDE, _MAX_IN_LEGEND, _NOTE_WIDTH = 5, 26, 110
 
 
+@contextlib.contextmanager
+def house_style() -> Iterator[None]:
+    """Draw figures of matplotlib in one style within the block, whatever the user's own settings are."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A letter that the font lacks shows as a box; no warning is needed.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
 def check_format(path: Path) -> None:
-    """Check that a file can be drawn into.
+    """Reject a file whose suffix names no format that plots have.
+
+    Args:
+        path: The file, which need not exist; case does not matter.
 
     Raises:
-        PlotError: If its ending is none of `FORMATS`.
+        PlotError: If the suffix is none of `FORMATS`.
     """
     if path.suffix.lower() not in FORMATS:
         raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
@@ -59,35 +75,29 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: boo
 
     Args:
         panels: At least one.
-        path: Ends in one of `FORMATS`.
-        title: Above all of it.
-        overwrite: Whether a file that is there is replaced.
+        path: The file; its suffix is one of `FORMATS`.
+        title: The title above all panels.
+        overwrite: Whether to replace an existing file.
 
     Raises:
-        PlotError: If matplotlib is not there, or the file's ending is none of them.
-        StoreError: If the file is there already, or cannot be written.
+        PlotError: If matplotlib is not installed, or the suffix names no format.
+        StoreError: If the file exists already, or cannot be written.
     """
     check_format(path)
-    options = FORMATS[path.suffix.lower()]
+    suffix = path.suffix.lower()
     try:
-        import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PlotError("pictures need matplotlib; install it with: pip install 'sacristan[plot]'") from error
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        # A letter that the font lacks shows as a box; that is no reason to speak.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        most = max(len(panel.curves) for panel in panels)
-        width = _WIDTH if most <= _MAX_INSIDE else _WITH_LEGEND
+    with house_style():
+        width = _WIDTH if max(len(panel.curves) for panel in panels) <= _MAX_INSIDE else _WITH_LEGEND
         figure = Figure(figsize=(width, _HEIGHT * len(panels)), layout="constrained", dpi=150)
         for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
             _draw_panel(axes, panel)
         if title:
-            figure.suptitle(printable(title), parse_math=False)
+            figure.suptitle(printable(title))
         with writing(path, overwrite=overwrite) as stream:
-            figure.savefig(stream, format=path.suffix.lower()[1:], **options)
+            figure.savefig(stream, format=suffix[1:], **FORMATS[suffix])
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
@@ -99,28 +109,30 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         if curve.raw is not None:
             axes.plot(x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
         if curve.low is not None and curve.high is not None:
-            # On a logarithmic axis the band goes down to the edge where it reaches below 0.
+            # On a logarithmic axis the band reaches the edge where it goes below 0.
             low, high = _shown(curve.low, False), _shown(curve.high, log_y)
             axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
         [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
         _mark_lonely(axes, x, y, color)
         handles.append(line)
     if log_y:
-        _scale(axes, panel)
+        values = np.concatenate([_shown(curve.y, log_y) for curve in panel.curves])
+        axes.set_yscale("log", nonpositive="clip")
+        # A band that goes below 0 would stretch the axis without end.
+        axes.set_ylim(np.nanmin(values) / 1.3, None)
     if panel.is_time:
         _date(axes)
-    # A name may hold a dollar, which is no formula.
-    axes.set_xlabel(printable(panel.x_label), parse_math=False)
-    axes.set_ylabel(printable(panel.metric), parse_math=False)
+    axes.set_xlabel(printable(panel.x_label))
+    axes.set_ylabel(printable(panel.metric))
     axes.margins(x=0.01)
     _add_legend(axes, handles, [printable(curve.label) for curve in panel.curves])
     if panel.notes:
         notes = "\n".join(textwrap.wrap("; ".join(map(printable, panel.notes)), _NOTE_WIDTH))
-        axes.set_title(notes, fontsize=8, color="#666666", loc="left", parse_math=False)
+        axes.set_title(notes, fontsize=8, color="#666666", loc="left")
 
 
 def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str) -> None:
-    """Mark the points between two gaps, which no line shows."""
+    """Mark the points between two gaps, where no line shows them."""
     finite = np.concatenate([[False], np.isfinite(y), [False]])
     lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
     if lonely.any():
@@ -135,22 +147,14 @@ def _date(axes: Any) -> None:
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))
 
 
-def _scale(axes: Any, panel: Panel) -> None:
-    values = np.concatenate([_shown(curve.y, panel.log_y) for curve in panel.curves])
-    axes.set_yscale("log", nonpositive="clip")
-    # A band that reaches below 0 would stretch the axis without end.
-    axes.set_ylim(np.nanmin(values) / 1.3, None)
-
-
 def _add_legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
     excess = len(handles) - _MAX_IN_LEGEND
     if excess > 0:
         handles, labels = handles[:_MAX_IN_LEGEND], labels[:_MAX_IN_LEGEND]
         labels[-1] += f", and {excess} more"
-    # Beside the curves where there are many of them, as no place among them is free.
+    # Many entries go beside the curves, as no space among them is free.
     place = {"loc": "best"} if len(handles) <= _MAX_INSIDE else {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-    for text in axes.legend(handles, labels, **place).get_texts():
-        text.set_parse_math(False)
+    axes.legend(handles, labels, **place)
 
 
 def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
@@ -158,6 +162,13 @@ def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
 
 
 def printable(text: str) -> str:
-    """Return a text without control characters, which no SVG may hold, and that no legend leaves out."""
+    """Return a text that matplotlib shows as it is.
+
+    Control characters, which SVG cannot hold, are replaced; a dollar starts no formula; a leading underscore, which
+    would keep a label out of the legend, gets a space before it.
+
+    Args:
+        text: Any text, such as the name of a metric.
+    """
     text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    return f" {text}" if text.startswith("_") else text
+    return f"{' ' * text.startswith('_')}{text}".replace("$", r"\$")

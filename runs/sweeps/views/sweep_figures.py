@@ -1,17 +1,20 @@
-"""The plots of a sweep as PNG, each as bytes: the same study gives the same picture, with the same matplotlib."""
+"""The plots of a sweep as PNG files. The same study gives the same bytes with the same matplotlib.
+
+Optuna's own plots for matplotlib are experimental: they label each trial, cut labels off, and interpolate between
+categories, where nothing is.
+"""
 
 from __future__ import annotations
 
 import io
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runs.drawing.pictures import COLORS, FORMATS, STYLE, printable
+from runs.drawing.figure_files import COLORS, FORMATS, house_style, printable
 from runs.sweeps.views.readable import Readable, most_important
 
 if TYPE_CHECKING:
@@ -25,19 +28,21 @@ _WIDTH = 10.0
 
 
 def make_pictures(readable: Readable, title: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the name of each picture that can be drawn, and its content."""
-    import matplotlib
+    """Draw the pictures that the study has values for.
 
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        # A letter that the font lacks shows as a box; that is no reason to speak.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
+    Args:
+        readable: The study.
+        title: The title of each picture, before the name of the plot.
+
+    Yields:
+        The name of a picture, such as `history`, and the content of its PNG file.
+    """
+    with house_style():
         for name, (heading, draw) in _PICTURES.items():
             figure = draw(readable)
             if figure is None:
                 continue
-            figure.suptitle(printable(f"{title}: {heading}"), parse_math=False)
+            figure.suptitle(printable(f"{title}: {heading}"))
             stream = io.BytesIO()
             figure.savefig(stream, format="png", **FORMATS[".png"])
             yield name, stream.getvalue()
@@ -49,7 +54,7 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained", dpi=130)
 
 
-# ---------------------------------------------------------------------- what is drawn
+# ---------------------------------------------------------------------- plots
 
 
 def _history(readable: Readable) -> Any:
@@ -66,7 +71,7 @@ def _history(readable: Readable) -> Any:
             axes.step(numbers[feasible], best, where="post", color=_ORANGE, linewidth=1.8, label="best so far")
         if values.min() > 0 and values.max() > 100 * values.min():
             axes.set_yscale("log")
-        axes.set_ylabel(printable(readable.metrics[place]), parse_math=False)
+        axes.set_ylabel(printable(readable.metrics[place]))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="best")
     axes.set_xlabel("trial")
@@ -88,11 +93,11 @@ def _pareto(readable: Readable) -> Any:
     figure = _figure(max(5.0 * len(pairs), 6.0), 4.5)
     for (first, second), axes in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
         x, y = _values(readable, first), _values(readable, second)
-        for wanted, mark, color, label in groups:
-            if wanted.any():
-                axes.plot(x[wanted], y[wanted], mark, color=color, label=label)
-        axes.set_xlabel(printable(readable.metrics[first]), parse_math=False)
-        axes.set_ylabel(printable(readable.metrics[second]), parse_math=False)
+        for members, mark, color, label in groups:
+            if members.any():
+                axes.plot(x[members], y[members], mark, color=color, label=label)
+        axes.set_xlabel(printable(readable.metrics[first]))
+        axes.set_ylabel(printable(readable.metrics[second]))
         axes.legend(loc="best")
     return figure
 
@@ -106,9 +111,8 @@ def _parallel(readable: Readable) -> Any:
     rows = np.array([[scale.place(trial) for scale in scales] for trial in readable.complete])
     figure = _figure(max(_WIDTH, 1.8 * len(scales) + 3), 5.0)
     axes = figure.subplots()
-    goals = _goodness(readable, 0)
-    # The best ones on top.
-    order = np.argsort(goals)
+    # The best trials on top.
+    order = np.argsort(_values(readable, 0) * (1 if _is_maximized(readable, 0) else -1))
     columns = np.arange(len(scales))
     lines = LineCollection(
         [np.column_stack([columns, row]) for row in rows[order]],
@@ -118,21 +122,21 @@ def _parallel(readable: Readable) -> Any:
     )
     lines.set_array(_values(readable, 0)[order])
     axes.add_collection(lines)
-    # Where not all trials have a parameter a line has ends, and a trial with one parameter is a point.
+    # A line ends where its trial lacks a parameter; a trial with one parameter is a point.
     axes.scatter(np.tile(columns, (len(rows), 1))[order], rows[order], s=8, color=_GREY, zorder=1)
     for column, scale in zip(columns, scales, strict=True):
         axes.axvline(column, color="#888888", linewidth=0.8, zorder=0)
         for place, label in scale.ticks():
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1}
-            axes.text(column + 0.03, place, printable(label), fontsize=8, va="center", parse_math=False, bbox=box)
+            axes.text(column + 0.03, place, printable(label), fontsize=8, va="center", bbox=box)
     names = [printable(name) for name in readable.parameters]
-    axes.set_xticks(columns, names, rotation=15, ha="right", parse_math=False)
+    axes.set_xticks(columns, names, rotation=15, ha="right")
     axes.set_yticks([])
     axes.set_xlim(-0.3, len(scales) - 0.5)
     axes.set_ylim(-0.06, 1.06)
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
-    figure.colorbar(lines, ax=axes, pad=0.02).set_label(printable(readable.metrics[0]), parse_math=False)
+    figure.colorbar(lines, ax=axes, pad=0.02).set_label(printable(readable.metrics[0]))
     return figure
 
 
@@ -148,8 +152,8 @@ def _importances(readable: Readable) -> Any:
             heights = np.arange(len(names)) + 0.2 - 0.4 * number
             bars = axes.barh(heights, [of[name] for name in names], 0.4, color=COLORS[number], label=method)
             axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
-        axes.set_yticks(np.arange(len(names)), [printable(name) for name in names], parse_math=False)
-        axes.set_xlabel(printable(f"part in the variation of {readable.metrics[place]}"), parse_math=False)
+        axes.set_yticks(np.arange(len(names)), [printable(name) for name in names])
+        axes.set_xlabel(printable(f"share of the variation of {readable.metrics[place]}"))
         axes.grid(visible=False, axis="y")
         axes.margins(x=0.08)
         axes.legend(loc="lower right")
@@ -197,8 +201,8 @@ def _slice(axes: Any, readable: Readable, place: int, name: str) -> Any:
         linewidths=0.4,
     )
     scale.label(axes.xaxis)
-    axes.set_xlabel(printable(name), parse_math=False)
-    axes.set_ylabel(printable(readable.metrics[place]), parse_math=False)
+    axes.set_xlabel(printable(name))
+    axes.set_ylabel(printable(readable.metrics[place]))
     return dots
 
 
@@ -215,7 +219,7 @@ def _contours(readable: Readable) -> Any:
         else:
             dots = _contour(axes, readable, pair)
     bar = figure.colorbar(dots, ax=figure.axes, pad=0.01, aspect=40)
-    bar.set_label(printable(readable.metrics[0]), parse_math=False)
+    bar.set_label(printable(readable.metrics[0]))
     return figure
 
 
@@ -224,8 +228,8 @@ def _contour(axes: Any, readable: Readable, pair: Sequence[str]) -> Any:
     x, y = (np.array([scale.number(trial) for trial in readable.complete]) for scale in (first, second))
     first.label(axes.xaxis)
     second.label(axes.yaxis)
-    axes.set_xlabel(printable(first.name), parse_math=False)
-    axes.set_ylabel(printable(second.name), parse_math=False)
+    axes.set_xlabel(printable(first.name))
+    axes.set_ylabel(printable(second.name))
     values = _values(readable, 0)
     colors = {"cmap": _color_map(readable, 0), "vmin": values.min(), "vmax": values.max()}
     if first.is_ordered and second.is_ordered:  # there is nothing between adam and sgd
@@ -234,13 +238,13 @@ def _contour(axes: Any, readable: Readable, pair: Sequence[str]) -> Any:
 
 
 def _fill(axes: Any, scales: Sequence[_Scale], x: np.ndarray, y: np.ndarray, values: np.ndarray, colors: Any) -> None:
-    """Fill between the points, by triangles on the scales that are seen; points on one line have none."""
+    """Fill between the points, with triangles on the scales shown; points on a line have none."""
     from matplotlib.tri import Triangulation
 
-    seen = [np.log10(place) if scale.is_log else place for scale, place in zip(scales, (x, y), strict=True)]
+    placed = [np.log10(place) if scale.is_log else place for scale, place in zip(scales, (x, y), strict=True)]
     axes.margins(0.06)
     try:
-        triangles = Triangulation(*(_unit(place) for place in seen)).triangles
+        triangles = Triangulation(*(_unit(place) for place in placed)).triangles
         filled = axes.tricontourf(Triangulation(x, y, triangles), values, levels=12, alpha=0.55, **colors)
         filled.sticky_edges.x.clear()
         filled.sticky_edges.y.clear()
@@ -257,27 +261,25 @@ def _intermediate(readable: Readable) -> Any:
     figure = _figure(_WIDTH, 4.6)
     axes = figure.subplots()
     looks = {TrialState.COMPLETE: (_BLUE, "-", "complete"), TrialState.PRUNED: (_ORANGE, "--", "pruned")}
-    said = set()
+    labelled = set()
     for trial in trials:
         color, dash, label = looks.get(trial.state, (_GREY, ":", "running or failed"))
-        steps = sorted(trial.intermediate_values)
-        values = np.array([trial.intermediate_values[step] for step in steps], float)
-        mark = "" if len(steps) > 1 else "o"
-        shown = np.where(np.isfinite(values), values, np.nan)
+        steps, reports = zip(*sorted(trial.intermediate_values.items()), strict=True)
+        values = np.array(reports, float)
         axes.plot(
             steps,
-            shown,
+            np.where(np.isfinite(values), values, np.nan),
             dash,
-            marker=mark,
+            marker="" if len(steps) > 1 else "o",
             markersize=4,
             color=color,
             alpha=0.6,
             linewidth=1.1,
-            label=None if label in said else label,
+            label=None if label in labelled else label,
         )
-        said.add(label)
+        labelled.add(label)
     axes.set_xlabel("step")
-    axes.set_ylabel(printable(readable.metrics[0]), parse_math=False)
+    axes.set_ylabel(printable(readable.metrics[0]))
     axes.legend(loc="best")
     return figure
 
@@ -305,12 +307,8 @@ def _is_maximized(readable: Readable, place: int) -> bool:
 
 
 def _color_map(readable: Readable, place: int) -> str:
-    """Return the map on which good values are dark."""
+    """Return a colour map on which good values are dark."""
     return "viridis_r" if _is_maximized(readable, place) else "viridis"
-
-
-def _goodness(readable: Readable, place: int) -> np.ndarray:
-    return _values(readable, place) * (1 if _is_maximized(readable, place) else -1)
 
 
 def _is_feasible(trial: FrozenTrial) -> bool:
@@ -322,7 +320,7 @@ def _unit(values: np.ndarray) -> np.ndarray:
 
 
 class _Scale:
-    """The axis of a parameter: numbers, on a logarithm if the search was, or categories side by side."""
+    """The axis of a parameter: numbers, logarithmic if they were searched so, or categories side by side."""
 
     def __init__(self, readable: Readable, name: str) -> None:
         from optuna.distributions import CategoricalDistribution
@@ -340,7 +338,7 @@ class _Scale:
         self._low, self._high = min(numbers), max(numbers)
 
     def number(self, trial: FrozenTrial) -> float:
-        """Return a trial's place on the axis; NaN if it has no such parameter."""
+        """Return a trial's place on the axis; NaN if it lacks the parameter."""
         if self.name not in trial.params:
             return math.nan
         value = trial.params[self.name]
