@@ -1,6 +1,6 @@
-"""Groups of past runs against each other: what their metric shows, and what it does not.
+"""`compare`: groups of past runs against each other, by one number of each run.
 
-Every run that was given is either in a group's values or among the excluded runs, with the reason.
+Every run given is either in the values of a group or among the excluded runs, with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from runs.comparison.direction import better_text, direction_of
 from runs.comparison.grouping import ExcludedRun, Group, damage, differences_between, differences_within, group_runs
-from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
+from runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
 from runs.query.texts import count_text
@@ -23,7 +23,7 @@ from runs.stores.run import Run
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
 
-# Below it an interval rests on hardly any knowledge of the spread: with 4 values Student's factor is 3.2, not 2.
+# With fewer values the spread is hardly known: with 4, Student's factor is 3.2, not 2.
 FEW = 5
 TESTS = ("auto", "paired", "welch")
 _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
@@ -31,11 +31,11 @@ _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
 
 @dataclasses.dataclass(frozen=True)
 class GroupResult:
-    """A group of runs, and the statistics of its repetitions.
+    """A group of runs, with the statistics of its repetitions.
 
     Attributes:
-        values: The fields that make the group, by name.
-        label, name: The same as text, with the fields' names and without.
+        values: The fields that define the group, by name.
+        label, name: The same as text, with and without the names of the fields.
         sample: n, mean, std and interval over the repetitions.
         best: The best value of a single run; None if there is none.
         best_run: The id of that run.
@@ -60,10 +60,10 @@ class PairResult:
     Attributes:
         first, second: The two groups.
         test: The difference, first minus second, and its test.
-        p_holm: p corrected for all tests of the comparison; None if there is no p.
-        verdict: `first` or `second`, whichever is better; `unclear`; `too few` if there is no test, see `test.reason`.
-        unpaired: In a paired test, the repetitions of either group that the other one does not have.
-        is_few: Whether fewer than `FEW` values or pairs are behind it.
+        p_holm: p, corrected for all tests of the comparison; None if there is no p.
+        verdict: The better one, `first` or `second`; `unclear`; `too few` if there is no test, see `test.reason`.
+        unpaired: In a paired test, the repetitions that only one of the groups has.
+        is_few: Whether the test uses fewer than `FEW` values or pairs.
     """
 
     first: GroupResult
@@ -80,15 +80,15 @@ class Comparison:
     """Groups of runs, best mean first, and all their pairs.
 
     Attributes:
-        metric, by, over: The fields that were asked for.
-        confidence: Of every interval; a pair differs where its corrected p is below 1 - confidence.
-        larger_is_better: Whether the best value is the largest.
+        metric, by, over: The fields given.
+        confidence: Confidence of every interval; a pair differs where its corrected p is below 1 - confidence.
+        larger_is_better: Whether the largest value is the best.
         groups: A `GroupResult` each: `name`, `sample` (`n`, `mean`, `std`, `low`, `high`), `best`, `best_run`, `runs`.
             The best mean comes first, groups without a value last.
         pairs: A `PairResult` for each group against each that follows it: `first`, `second`, `test` (`value`, `low`,
             `high`, `p`, `effect`, `method`), `p_holm`, and `verdict`: `first`, `second`, `unclear` or `too few`.
-        excluded: Runs that were excluded: `run`, `group` and `reason` of each.
-        cautions: Sentences on what weakens the comparison, such as few repetitions.
+        excluded: The excluded runs: `run`, `group` and `reason` of each.
+        cautions: Sentences on the weaknesses of the comparison, such as few repetitions.
     """
 
     metric: str
@@ -103,13 +103,13 @@ class Comparison:
 
     @property
     def better(self) -> str:
-        """The better direction, in words."""
+        """The direction that is better, in words."""
         return better_text("max" if self.larger_is_better else "min")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Measured:
-    """A group with the one value of each of its repetitions."""
+    """A group with one value for each of its repetitions."""
 
     group: Group
     values: dict[Hashable, float]
@@ -134,42 +134,36 @@ def compare(
 
     Args:
         runs: Runs of any stores, in any order.
-        by: Fields that make the groups, such as `optimizer.name`.
-        over: Fields that a setting was repeated over, such as `seed`; None if every run is a repetition of its own.
-            Runs of a group that share their values count once, with their mean.
+        by: Fields that define the groups, such as `optimizer.name`.
+        over: Fields that a setting was repeated over, such as `seed`; None if every run is a repetition. Runs of a
+            group that share the values of these fields count once, with their mean.
         metric: Field with the number, such as `val/accuracy.max` or `result`; or `duration`, in seconds.
-        confidence: Of the intervals, between 0 and 1.
-        where: A filter that the runs must meet, as `Store.find` takes it.
-        mode: Which way is better: `max`, `min`, or `auto`: as the runs record it, see
+        confidence: Confidence of the intervals, between 0 and 1.
+        where: A filter that the runs must meet, as for `Store.find`.
+        mode: The direction that is better: `max`, `min`, or `auto`, as the runs record it; see
             `runs.comparison.direction.direction_of`.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
-        any_status: Whether runs count, too, that did not complete; the value of a run that stopped early is not what
-            it would have become.
+        any_status: Include runs that did not complete. The value of a run that stopped early is not its final value.
 
     Returns:
-        The groups, best mean first, all pairs of them, the excluded runs, and what weakens the comparison.
+        The groups, best mean first, all pairs of them, the excluded runs, and cautions.
 
     Raises:
-        ComparisonError: If no run has such a field or number, none records which way it is better, or an argument makes
-            no sense.
-        FilterError: If `where` makes no sense.
+        ComparisonError: If no run has such a field or number, no run records which direction is better, or an argument
+            is invalid.
+        FilterError: If `where` is invalid.
 
     Example:
         with open_store("my_runs") as store:
-            found = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
-        for group in found.groups:
+            comparison = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
+        for group in comparison.groups:
             print(group.name, group.sample.n, group.sample.mean, group.sample.std)
-        for pair in found.pairs:
+        for pair in comparison.pairs:
             print(pair.first.name, pair.second.name, pair.verdict, pair.p_holm)
     """
     by, over = _names(by), _names(over)
-    if not 0 < confidence < 1:
-        raise ComparisonError(f"confidence: got {confidence}, expected a number between 0 and 1, such as 0.95")
-    if test not in TESTS:
-        raise ComparisonError(f"test: got {test!r}, expected one of {', '.join(TESTS)}")
-    if test == "paired" and not over:
-        raise ComparisonError("test: got 'paired' without over; give what the runs are paired by, such as seed")
+    _check_options(confidence, test, over)
     tree = parse_filter(where)
     runs = [run for run in (run.listed() for run in runs) if matches(tree, run.__getitem__)]
     if not runs:
@@ -188,8 +182,17 @@ def compare(
     return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
 
 
-def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
+    return () if fields is None else (fields,) if isinstance(fields, str) else tuple(fields)
+
+
+def _check_options(confidence: float, test: str, over: Sequence[str]) -> None:
+    if not 0 < confidence < 1:
+        raise ComparisonError(f"confidence: got {confidence}, expected a number between 0 and 1, such as 0.95")
+    if test not in TESTS:
+        raise ComparisonError(f"test: got {test!r}, expected one of {', '.join(TESTS)}")
+    if test == "paired" and not over:
+        raise ComparisonError("test: got 'paired' without over; give what the runs are paired by, such as seed")
 
 
 def _measure(
@@ -201,30 +204,29 @@ def _measure(
     excluded: list[ExcludedRun],
 ) -> _Measured:
     values: dict[Hashable, float] = {}
-    best: tuple[float, str] | None = None
-    counted = []
+    counted: list[tuple[float, str]] = []
     for repetition, runs in group.repetitions.items():
         numbers = []
         for run in runs:
             number, reason = _number(run, metric, any_status)
             if reason:
                 excluded.append(ExcludedRun(run, group.label, reason))
-                continue
-            numbers.append(number)
-            counted.append(run.id)
-            if best is None or (number > best[0] if larger_is_better else number < best[0]):
-                best = number, run.id
+            else:
+                numbers.append((number, run.id))
         if numbers:
-            values[repetition] = math.fsum(number / len(numbers) for number in numbers)
-    found = sample(np.array(list(values.values())), confidence)
-    missing = sum(entry.group == group.label for entry in excluded)
-    value, run_id = best or (None, None)
-    result = GroupResult(group.values, group.label, group.name, found, value, run_id, tuple(counted), missing)
+            values[repetition] = math.fsum(number / len(numbers) for number, _ in numbers)
+        counted += numbers
+    choose = max if larger_is_better else min
+    best, best_run = choose(counted, key=lambda entry: entry[0]) if counted else (None, None)
+    statistics = sample(np.array(list(values.values())), confidence)
+    ids = tuple(id for _, id in counted)
+    num_excluded = sum(entry.group == group.label for entry in excluded)
+    result = GroupResult(group.values, group.label, group.name, statistics, best, best_run, ids, num_excluded)
     return _Measured(group, values, result)
 
 
 def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
-    """Return the number of a run, or why there is none."""
+    """Return the number of a run, and why there is none if that is so."""
     if run.status not in _ENDED and not any_status:
         return math.nan, f"is {run.status}"
     value = run.get(metric)
@@ -246,16 +248,11 @@ def _rank(mean: float | None, larger_is_better: bool) -> tuple:
 def _pairs(
     measured: Sequence[_Measured], test: str, confidence: float, larger_is_better: bool
 ) -> tuple[PairResult, ...]:
-    found = []
-    for first, second in itertools.combinations(measured, 2):
-        # Without `over` every run is a repetition of its own, and none is shared.
-        shared = [key for key in first.values if key in second.values]
-        is_paired = test == "paired" or (test == "auto" and are_paired(first.values, second.values))
-        found.append(_paired(first, second, shared, confidence) if is_paired else _unpaired(first, second, confidence))
-    # Where there is a p there is a difference, too.
-    corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))
+    pairs = [_pair(first, second, test, confidence) for first, second in itertools.combinations(measured, 2)]
+    # Where there is a p there is a difference.
+    corrected = iter(holm([pair.test.p for pair in pairs if pair.test.p is not None]))
     results = []
-    for pair in found:
+    for pair in pairs:
         if pair.test.p is not None and pair.test.value is not None:
             p = next(corrected)
             better = "first" if (pair.test.value > 0) == larger_is_better else "second"
@@ -264,22 +261,19 @@ def _pairs(
     return tuple(results)
 
 
-def _paired(first: _Measured, second: _Measured, shared: Sequence[Hashable], confidence: float) -> PairResult:
-    one, other = (np.array([part.values[key] for key in shared]) for part in (first, second))
-    others = sorted(
+def _pair(first: _Measured, second: _Measured, test: str, confidence: float) -> PairResult:
+    # Without `over` every run is a repetition, and none is shared.
+    result = repetition_test(first.values, second.values, confidence, None if test == "auto" else test == "paired")
+    if result.method != "paired t":
+        num = min(len(first.values), len(second.values))
+        return PairResult(first.result, second.result, result, None, "too few", (), num < FEW)
+    unpaired = sorted(
         f"{part.group.names[key]} of {part.result.label}"
-        for part in (first, second)
+        for part, other in ((first, second), (second, first))
         for key in part.values
-        if key not in shared
+        if key not in other.values
     )
-    test = paired_test(one, other, confidence)
-    return PairResult(first.result, second.result, test, None, "too few", tuple(others), len(shared) < FEW)
-
-
-def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairResult:
-    one, other = (np.array(list(part.values.values())) for part in (first, second))
-    test = welch_test(one, other, confidence)
-    return PairResult(first.result, second.result, test, None, "too few", (), min(len(one), len(other)) < FEW)
+    return PairResult(first.result, second.result, result, None, "too few", tuple(unpaired), result.n < FEW)
 
 
 def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:
@@ -307,22 +301,25 @@ def _cautions(
             " if they failed because of what is compared, the rest is biased"
         )
     for part in measured:
-        found = part.result.sample
-        if found.n < 2:
-            yield f"{part.result.label}: n = {found.n} says nothing about chance; at least 2 repetitions are needed"
-        elif found.n < FEW:
-            yield f"{part.result.label}: n = {found.n} is few; the interval is wide, and rests on normal values"
-        if found.std == 0:
-            yield f"{part.result.label}: all {found.n} values are equal; are the repetitions really different runs?"
-        twice = [part.group.names[key] for key, runs in part.group.repetitions.items() if len(runs) > 1]
-        if twice:
-            yield f"{part.result.label}: more than one run of {', '.join(twice)}; their mean counts once"
-        mixed = differences_within(part.group, asked)
-        if mixed:
-            yield f"{part.result.label}: its runs differ in {mixed} too"
-    mixed = differences_between([part.group for part in measured], asked)
-    if mixed:
-        yield f"the groups differ in {mixed} too"
+        yield from (f"{part.result.label}: {caution}" for caution in _cautions_of(part, asked))
+    if mixed := differences_between([part.group for part in measured], asked):
+        yield f"the groups also differ in {mixed}"
     num_tests = sum(pair.test.p is not None for pair in pairs)
     if num_tests > 1:
         yield f"p is corrected for {num_tests} tests (Holm); the intervals of the differences are not"
+
+
+def _cautions_of(part: _Measured, asked: Sequence[str]) -> Iterable[str]:
+    """Yield the cautions about one group."""
+    n = part.result.sample.n
+    if n < 2:
+        yield f"n = {n} says nothing about chance; at least 2 repetitions are needed"
+    elif n < FEW:
+        yield f"n = {n} is few; the interval is wide, and assumes normal values"
+    if part.result.sample.std == 0:
+        yield f"all {n} values are equal; are the repetitions really different runs?"
+    twice = [part.group.names[key] for key, runs in part.group.repetitions.items() if len(runs) > 1]
+    if twice:
+        yield f"more than one run of {', '.join(twice)}; their mean counts once"
+    if mixed := differences_within(part.group, asked):
+        yield f"its runs also differ in {mixed}"

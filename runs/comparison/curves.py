@@ -1,4 +1,4 @@
-"""Curves of metrics: one run's, or the mean of several with a band, smoothed, and with few enough points to draw."""
+"""Curves of metrics: smoothed, and the mean of several with a band."""
 
 from __future__ import annotations
 
@@ -9,77 +9,77 @@ from collections.abc import Sequence
 import numpy as np
 
 from runs.comparison.inference import mean_interval
-from runs.drawing.curve import Curve, curve_of, thin
+from runs.drawing.curve import Curve
 from runs.errors import PlotError
 
-__all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "smoothed", "thin"]
+__all__ = ["BANDS", "mean_curve", "smooth", "smoothed"]
 
 BANDS = ("interval", "range", "none")
-# Numbers in the table of a mean, which has a row a run and a column a position: 80 MB.
+# Maximum size of the table of a mean, with a row for each run and a column for each position: 80 MB.
 _MAX_CELLS = 10_000_000
 
 
 def smooth(curve: Curve, weight: float) -> Curve:
-    """Return a curve with smoothed values; see `smoothed`.
+    """Smooth a curve; its `raw` keeps the values before. See `smoothed`.
 
     Args:
-        curve: Without a band.
-        weight: Of what came before, from 0 (nothing changes) to below 1.
+        curve: A curve without a band.
+        weight: Weight of earlier points, from 0 (no smoothing) to below 1.
 
     Raises:
-        PlotError: If `weight` is none.
+        PlotError: If `weight` is out of this range.
     """
     values = smoothed(curve.y, weight)
     return curve if weight == 0 else dataclasses.replace(curve, y=values, raw=curve.y)
 
 
 def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
-    """Return exponential moving averages, freed of the bias towards where they start.
+    """Return exponential moving averages, corrected for the bias towards the start.
 
-    `weight` is what TensorBoard calls smoothing, and the curve is TensorBoard's; gaps stay and are passed over.
-    1,000,000 values take about 0.2 s. Give all of them: an average over chosen points is another curve.
+    `weight` is TensorBoard's smoothing, and the curve is TensorBoard's; gaps stay and count for nothing. 1,000,000
+    values take about 0.2 s. Pass all of them: the average of a thinned curve is another curve.
     Sources: `resmoothDataset` in
     https://github.com/tensorflow/tensorboard/blob/34877f15/tensorboard/components/vz_line_chart2/line-chart.ts,
     the correction is Adam's, Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, section 3.
 
     Args:
         values: (n,) in the order of the curve.
-        weight: Of what came before, from 0 (nothing changes) to below 1.
+        weight: Weight of earlier points, from 0 (no smoothing) to below 1.
 
     Raises:
-        PlotError: If `weight` is none.
+        PlotError: If `weight` is out of this range.
     """
     if not 0 <= weight < 1:
         raise PlotError(f"smoothing: got {weight}, expected a number from 0 to below 1, such as 0.6")
     if weight == 0:
         return values
-    found = values.astype(np.float64)
-    is_finite = np.isfinite(found)
+    result = values.astype(np.float64)
+    is_finite = np.isfinite(result)
     share = 1 - weight
     averages = itertools.accumulate(
-        found[is_finite].tolist(), lambda average, value: weight * average + share * value, initial=0.0
+        result[is_finite].tolist(), lambda average, value: weight * average + share * value, initial=0.0
     )
     num_values = int(is_finite.sum())
     sums = np.fromiter(itertools.islice(averages, 1, None), np.float64, num_values)
-    found[is_finite] = sums / (1 - weight ** np.arange(1.0, num_values + 1))
-    return found
+    result[is_finite] = sums / (1 - weight ** np.arange(1.0, num_values + 1))
+    return result
 
 
 def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval", confidence: float = 0.95) -> Curve:
     """Return the mean of several curves.
 
-    Where the curves have different positions, each is taken on straight lines between its own points, never beyond its
-    first and last, and not across a gap. So fewer curves may be behind some points: `counts` says how many. The
-    interval is Student's of the mean, position by position: it does not hold for the curve as a whole.
+    Curves with different positions are interpolated on straight lines between their own points, never beyond the first
+    and last, and not across a gap. So fewer curves may count at some points: `counts` has the number. The interval is
+    Student's interval of the mean, position by position: it does not hold for the curve as a whole.
 
     Args:
-        curves: At least one, each of an independent repetition.
+        curves: At least one, each from an independent repetition.
         label: Name of the curve.
         band: `interval` of the mean, `range` from the least to the greatest, or `none`.
-        confidence: Of the interval.
+        confidence: Confidence of the interval.
 
     Raises:
-        PlotError: If `band` is none of them.
+        PlotError: If `band` is none of these.
     """
     if band not in BANDS:
         raise PlotError(f"band: got {band!r}, expected one of {', '.join(BANDS)}")
@@ -109,7 +109,7 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:
-    """Return all positions of the curves, or evenly many of them if that is too much."""
+    """Return all positions of the curves, or an even choice of them if they are too many."""
     positions = np.unique(np.concatenate([curve.x for curve in curves]))
     most = max(1000, _MAX_CELLS // len(curves))
     if len(positions) > most:
@@ -120,7 +120,7 @@ def _positions(curves: Sequence[Curve]) -> np.ndarray:
 def _at(curve: Curve, positions: np.ndarray) -> np.ndarray:
     if len(curve.x) == len(positions) and np.array_equal(curve.x, positions):
         return curve.y.copy()
-    # At equal positions, as times may be, the last value counts.
+    # At equal positions, which times may have, the last value counts.
     is_last = np.append(np.diff(curve.x) > 0, True) if len(curve.x) else np.zeros(0, bool)
     x, y = curve.x[is_last], np.where(np.isfinite(curve.y), curve.y, np.nan)[is_last]
     if not len(x):

@@ -1,4 +1,4 @@
-"""Better direction of a field: as the runs recorded it, never guessed."""
+"""The direction that is better for a field of runs: as the runs recorded it, never guessed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from runs.stores.run import Run
 __all__ = ["MODES", "better_text", "direction_of", "monitored_direction"]
 
 MODES = ("auto", *DIRECTIONS)
-# What the training loop measures of every loss, by these names.
+# The metrics that the training loop measures, by these names.
 _MEASURED = {"accuracy": "max", "r2": "max", "loss": "min", "mae": "min", "rmse": "min", DURATION: "min"}
 
 
 def direction_of(runs: Iterable[Run], field: str, mode: str = "auto") -> str:
-    """Return `max` or `min`: which way a field is better.
+    """Return the direction that is better for a field: `max` or `min`.
 
-    With `auto` the runs say it: by what they noted (`better` in their info: of the result, of the ingredient `metrics`,
-    of a sweep's goal), by the metric that they monitored (`training.monitor` and `training.mode`), or by a name that
-    the training loop gives: accuracy, r2, loss, mae, rmse, and `duration`.
+    With `auto` the records decide: by the noted directions (`better` in their info, of the result, the ingredient
+    `metrics` or a sweep's goal), by the monitored metric (`training.monitor` and `training.mode`), or by a name that
+    the training loop uses: accuracy, r2, loss, mae, rmse, and `duration`.
+
+    Args:
+        runs: The runs that have the field.
+        field: The field, such as `val/accuracy.max`.
+        mode: `max`, `min` or `auto`.
 
     Raises:
-        ComparisonError: If there is no such mode, no run says it, or they contradict each other.
+        ComparisonError: If there is no such mode, no run records a direction, or two runs contradict each other.
     """
     if mode not in MODES:
         raise ComparisonError(f"mode: got {mode!r}, expected one of {', '.join(MODES)}")
@@ -34,30 +39,29 @@ def direction_of(runs: Iterable[Run], field: str, mode: str = "auto") -> str:
         return mode
     runs = list(runs)
     prefetch(runs, ["info", "config"])
-    said: dict[str, Run] = {}
+    recorded: dict[str, Run] = {}
     for run in runs:
-        direction = _said_by(run, field)
+        direction = _recorded_by(run, field)
         if direction is not None:
-            said.setdefault(direction, run)
-    if len(said) == 1:
-        return next(iter(said))
+            recorded.setdefault(direction, run)
+    if len(recorded) == 1:
+        return next(iter(recorded))
     more = "say which: --max or --min (in Python mode='max' or mode='min')"
-    if said:
-        raise ComparisonError(
-            f"{field}: run {said['max'].id} records that more is better, run {said['min'].id} that less is; {more}"
-        )
+    if recorded:
+        most, least = recorded["max"].id, recorded["min"].id
+        raise ComparisonError(f"{field}: run {most} records that more is better, run {least} that less is; {more}")
     raise ComparisonError(f"{field}: no run records whether more or less of it is better; {more}")
 
 
-def _said_by(run: Run, field: str) -> str | None:
+def _recorded_by(run: Run, field: str) -> str | None:
     head, _, statistic = field.removeprefix("summary.").rpartition(".")
     name = base_name(head if statistic in STATISTICS else field)
     noted = noted_directions(run.info)
     parts = name.split("/")
     for length in range(len(parts), 0, -1):  # `f1/cat` is a class of `f1`
-        found = noted.get("/".join(parts[:length]))
-        if found is not None:
-            return found
+        direction = noted.get("/".join(parts[:length]))
+        if direction is not None:
+            return direction
     monitor, mode = run.get("config.training.monitor"), run.get("config.training.mode")
     if isinstance(monitor, str) and base_name(monitor) == name:
         if mode in DIRECTIONS:
@@ -68,7 +72,12 @@ def _said_by(run: Run, field: str) -> str | None:
 
 
 def monitored_direction(run: Run, metric: str) -> str:
-    """Return which way the training of a run took its monitored metric to be better, as `Monitor` does."""
+    """Return the direction in which the training of a run improved its monitored metric, as `Monitor` decides it.
+
+    Args:
+        run: The run.
+        metric: The metric; with `training.mode=auto` its name decides.
+    """
     settings = run.get("config.training")
     mode = settings.get("mode") if isinstance(settings, Mapping) else None
     if mode in DIRECTIONS:
@@ -77,5 +86,9 @@ def monitored_direction(run: Run, metric: str) -> str:
 
 
 def better_text(direction: str) -> str:
-    """Return a direction in words."""
+    """Return a direction in words: `greater is better` or `less is better`.
+
+    Args:
+        direction: `max` or `min`.
+    """
     return "greater is better" if direction == "max" else "less is better"

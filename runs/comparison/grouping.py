@@ -1,8 +1,8 @@
-"""Runs in groups of equal fields, and in each group the repetitions: what a comparison and a mean curve are made of.
+"""Groups of runs with equal fields, and the repetitions in each group, for comparisons and mean curves.
 
-A repetition is one value of the fields that a setting was repeated over, such as a seed. Runs of one group that share
-it are one repetition, however many they are: they hold no independent evidence. Source: Hurlbert 1984,
-"Pseudoreplication", https://doi.org/10.2307/1942661
+A repetition is one value of the fields that a setting was repeated over, such as a seed. Runs of a group that share it
+are one repetition, however many they are: they are no independent evidence. Source: Hurlbert 1984, "Pseudoreplication",
+https://doi.org/10.2307/1942661
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from runs.stores.settings import differing, identity, plain_config, show
 
 __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]
 
-# What a training is called, where an experiment has runs of several commands; else the most frequent one is taken.
+# The commands that train, where an experiment has runs of several; without them the most frequent command counts.
 _TRAININGS = ("main", "train")
-# Settings that make another task of a run, or another model.
+# Settings that change the task of a run, or its model.
 _WEIGHTY = ("data", "model", "loss")
 _MAX_NAMED = 5
-# Entries of a config that are looked at; those of a larger one are no settings that people choose.
+# Maximum number of entries of a config to compare; nobody chooses the settings of a larger one.
 _MAX_ENTRIES = 20_000
 _CONTENT = "data (its content)"
 
 
 @dataclasses.dataclass(frozen=True)
 class ExcludedRun:
-    """A run that is excluded from a comparison.
+    """A run excluded from a comparison.
 
     Attributes:
         run: The run.
         group: Label of the group that it would belong to.
-        reason: What excludes it, such as `is FAILED`.
-        is_of_other_command: Whether it is no run of what is compared at all.
+        reason: Why it is excluded, such as `is FAILED`.
+        is_of_other_command: Whether it belongs to another command than the runs compared.
     """
 
     run: Run
@@ -51,13 +51,13 @@ class ExcludedRun:
 
 @dataclasses.dataclass
 class Group:
-    """Runs of equal fields.
+    """Runs with equal fields.
 
     Attributes:
-        values: The fields, by the names that were asked for.
+        values: The fields, by the names given.
         label: The same as text, such as `optimizer.name=Adam`.
         name: The values alone, such as `Adam`.
-        repetitions: Runs by what `identity` returns of the values they were repeated over.
+        repetitions: Runs by the `identity` of the values they were repeated over.
         names: The same values as text, such as `seed=3`.
     """
 
@@ -69,26 +69,26 @@ class Group:
 
     @property
     def runs(self) -> list[Run]:
-        """All of its runs."""
+        """The runs of all repetitions."""
         return [run for runs in self.repetitions.values() for run in runs]
 
 
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that are left out, each with the reason.
+    """Group runs by their fields.
 
-    Left out are runs that lack a field of `over`, whose record is damaged, or that are of another command. What an
-    experiment's commands return are different things: of each experiment the runs of one command count, those of
-    `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
-
-    The order of `runs` changes nothing.
+    Runs are excluded if they lack a field of `over`, their record is damaged, or they belong to another command. The
+    results of different commands do not compare: of each experiment, only runs of `main` or `train`, or else of its
+    most frequent command, count. With `command` in `by`, runs of all commands count.
 
     Args:
-        runs: Any; of equal ones one counts.
-        by: Fields that are equal within a group; a field that a run does not have is None. Of none, all runs are one
-            group.
-        over: Fields that a repetition is known by; of none, every run is one.
+        runs: Any runs, in any order; equal ones count once.
+        by: Fields that are equal within a group; a field that a run lacks is None. Without any, all runs are one group.
+        over: Fields that identify a repetition; without any, every run is one.
+
+    Returns:
+        The groups, sorted by their values, and the excluded runs with the reasons.
 
     Raises:
         ComparisonError: If no run has a field of `by` or `over`.
@@ -97,17 +97,15 @@ def group_runs(
     excluded: list[ExcludedRun] = []
     if "command" not in by:
         runs, excluded = _of_one_command(runs, by)
-    for option, names in (("--by", by), ("--over", over)):
-        for name in names:
-            if runs and all(run.get(name) is None for run in runs):
-                raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
+    for option, name in (*(("--by", name) for name in by), *(("--over", name) for name in over)):
+        if runs and all(run.get(name) is None for run in runs):
+            raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
-        why = damage(run, by)
-        if why:
-            excluded.append(ExcludedRun(run, "no group", why))
-            continue
-        members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
+        if reason := damage(run, by):
+            excluded.append(ExcludedRun(run, "no group", reason))
+        else:
+            members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
     groups: list[Group] = []
     labels: collections.Counter[str] = collections.Counter()
     for key in sorted(members, key=_order):
@@ -115,7 +113,7 @@ def group_runs(
         label = _label(values)
         name = ", ".join(show(value) for value in values.values()) or label
         labels[label] += 1
-        # Long values are cut short, and may be equal then.
+        # Long values are cut off, and labels may be equal then.
         number = f" #{labels[label]}" if labels[label] > 1 else ""
         groups.append(Group(values, f"{label}{number}", f"{name}{number}"))
         for run in members[key]:
@@ -128,7 +126,7 @@ def _label(values: Mapping[str, Any]) -> str:
 
 
 def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], list[ExcludedRun]]:
-    """Return the runs of one command of each experiment, with those whose command cannot be read, and the others."""
+    """Keep the runs of one command of each experiment, and those whose command cannot be read; exclude the others."""
     prefetch(runs, ["command", "experiment.name"])
     commands: dict[Run, tuple[str, str]] = {}
     for run in runs:
@@ -138,8 +136,8 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
     for name, command in commands.values():
         counts.setdefault(name, collections.Counter())[command] += 1
     chosen = {
-        name: next((one for one in _TRAININGS if one in found), min(found, key=lambda one: (-found[one], one)))
-        for name, found in counts.items()
+        name: next((command for command in _TRAININGS if command in of), min(of, key=lambda c: (-of[c], c)))
+        for name, of in counts.items()
     }
     kept, excluded = [], []
     for run in runs:
@@ -153,12 +151,28 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
 
 
 def differences_within(group: Group, asked: Sequence[str]) -> str:
-    """Return in words what the runs of a group differ in that was not asked for; empty if in nothing."""
+    """Name the settings in which the runs of a group differ unasked, those of data, model and loss first.
+
+    Args:
+        group: The group.
+        asked: The fields that the runs may differ in.
+
+    Returns:
+        At most five names and the number of the others; empty if the runs differ in nothing else.
+    """
     return _in_words(_differing(group.runs, asked))
 
 
 def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
-    """Return in words what groups differ in of data, model and loss, as whole groups, that was not asked for."""
+    """Name the settings of data, model and loss in which groups differ unasked.
+
+    Args:
+        groups: The groups; settings that vary within one of them are not named.
+        asked: The fields that the groups may differ in; all settings of their part, such as `data`, are not named.
+
+    Returns:
+        Names as from `differences_within`.
+    """
     within = {name for group in groups for name in _differing(group.runs, asked)}
     parts = {part for part in _WEIGHTY if not any(_part(name) == part for name in asked)}
     names = _differing([run for group in groups for run in group.runs], asked)
@@ -166,17 +180,14 @@ def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
 
 
 def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the settings in which runs differ, those of data, model and loss first."""
+    """Return the settings in which runs differ unasked, those of data, model and loss first."""
     names = sorted(
         differing(runs, asked, _MAX_ENTRIES),
         key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9,
     )
     contents = {run.get("info.data.fingerprint") for run in runs} - {None}
-    return (
-        [_CONTENT, *names]
-        if len(contents) > 1 and not any(_part(name) == "data" for name in [*names, *asked])
-        else names
-    )
+    is_named = any(_part(name) == "data" for name in (*names, *asked))
+    return [_CONTENT, *names] if len(contents) > 1 and not is_named else names
 
 
 def _part(name: str) -> str:
@@ -189,15 +200,22 @@ def _in_words(names: Sequence[str]) -> str:
 
 
 def damage(run: Run, names: Sequence[str]) -> str:
-    """Return why a run that lacks some of these fields may have them, as its record is damaged; nothing if it may not.
+    """Say why a run lacks a field that it may have had: its record is damaged.
+
+    Args:
+        run: The run.
+        names: The fields that are needed.
+
+    Returns:
+        The reason; empty if the run has all fields, or its record is sound.
 
     Raises:
-        StoreError: If it cannot be read, and is not listed among others.
+        StoreError: If the run cannot be read, and is not listed among others.
     """
     if all(run.get(name) is not None for name in names):
         return ""
-    _ = plain_config(run), run.summary  # tells whether they can be read
-    return f"cannot be read completely: {run.problem}" if run.problem else ""
+    _ = plain_config(run), run.summary  # reading them sets `problem`
+    return f"cannot be read as a whole: {run.problem}" if run.problem else ""
 
 
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:
@@ -212,7 +230,7 @@ def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun
 
 
 def _order(key: tuple) -> tuple:
-    # Texts of all but numbers, so that values of any kinds can be sorted together.
+    # Everything but numbers as text, so that values of any kinds can be sorted together.
     return tuple((kind, value if isinstance(value, int | float) else 0, repr(value)) for kind, value in key)
 
 

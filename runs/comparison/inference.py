@@ -1,8 +1,9 @@
 """Statistics of few numbers: intervals, tests, effect sizes. Arrays and numbers only, no runs.
 
-All intervals and tests rest on Student's t distribution: the values (for paired tests the differences) are taken for
-independent draws from a normal distribution. `scipy.special.stdtr` and `stdtrit` are that distribution and its inverse,
-https://docs.scipy.org/doc/scipy/reference/special.html
+All intervals and tests rest on Student's t distribution: they assume that the values (for paired tests the differences)
+are independent draws from a normal distribution. `scipy.special.stdtr` and `stdtrit` are that distribution and its
+inverse, https://docs.scipy.org/doc/scipy/reference/special.html. `scipy.stats` takes four times as long to import, and
+squares the values as they are, so that 1e200 overflows.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +24,13 @@ __all__ = [
     "holm",
     "mean_interval",
     "paired_test",
+    "repetition_test",
     "sample",
     "share_interval",
     "welch_test",
 ]
 
-# Values that differ by no more than rounding does are equal: a variance of rounding errors would prove anything.
+# Values that differ by rounding alone are equal: a variance of rounding errors would prove anything.
 _ROUNDING = 64 * np.finfo(np.float64).eps
 
 
@@ -38,8 +41,8 @@ class Sample:
     Attributes:
         n: Number of values.
         mean: Their mean; None if there are none.
-        std: Their standard deviation, with n - 1; None of fewer than two.
-        low, high: Student's interval of the mean; None of fewer than two.
+        std: Their standard deviation, with n - 1; None for fewer than two.
+        low, high: Student's interval of the mean; None for fewer than two.
     """
 
     n: int
@@ -57,11 +60,11 @@ class MeanDifference:
         method: `paired t` or `welch t`.
         n: Number of pairs, or of values in both groups.
         value: The difference; None if a group is empty.
-        low, high: Its interval; None if there is none.
-        t, df, p: Statistic, degrees of freedom and two-sided p; None if the test cannot be done.
-        effect: Standardized difference, free of the bias of small samples.
-        effect_name: `g_z` (in standard deviations of the differences) or `g` (pooled standard deviations).
-        reason: The reason for having no p.
+        low, high: The interval of the difference; None without a test.
+        t, df, p: Statistic, degrees of freedom and two-sided p; None if no test is possible.
+        effect: Standardized difference, without the bias of small samples.
+        effect_name: `g_z` (in standard deviations of the differences) or `g` (in pooled standard deviations).
+        reason: Why there is no p; empty if there is one.
     """
 
     method: str
@@ -103,7 +106,10 @@ def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confi
 
     Args:
         means, stds, counts: (n,) mean, standard deviation with count - 1, and number of values.
-        confidence: Of the intervals.
+        confidence: Probability that an interval holds the true mean.
+
+    Returns:
+        (n,) half widths, for an interval from mean - half to mean + half.
     """
     from scipy.special import stdtrit
 
@@ -115,15 +121,18 @@ def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confi
 
 
 def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
-    """Return Student's t-test of the differences within pairs, with d_z freed of its bias as the effect size.
+    """Test the differences within pairs with Student's t-test; the effect size is d_z without its bias.
 
-    Sources: Student 1908, https://doi.org/10.1093/biomet/6.1.1; that experiments with shared seeds are best compared
-    in pairs: Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098; d_z: Lakens 2013, formula 6,
+    Sources: Student 1908, https://doi.org/10.1093/biomet/6.1.1; why to compare experiments with shared seeds in pairs:
+    Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098; d_z: Lakens 2013, formula 6,
     https://doi.org/10.3389/fpsyg.2013.00863
 
     Args:
-        first, second: (n,) finite values; those at one position are a pair.
-        confidence: Of the interval.
+        first, second: (n,) finite values; those at the same position are a pair.
+        confidence: Probability that the interval holds the true difference.
+
+    Returns:
+        The difference and its test; without a p, and with the reason, for fewer than two pairs or equal differences.
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     n = len(first)
@@ -136,15 +145,15 @@ def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95)
     if n == 1:
         return dataclasses.replace(none, value=mean * scale, reason="1 pair, and at least 2 are needed")
     if std == 0:
-        reason = f"all {n} differences are equal: nothing can be said of chance"
+        reason = f"all {n} differences are equal: no test is possible"
         return dataclasses.replace(none, value=mean * scale, reason=reason)
-    # With one degree of freedom the expectation of d_z does not exist.
+    # With one degree of freedom, d_z has no expectation.
     effect = mean / std * correction(n - 1) if n > 2 else None
     return _student("paired t", n, (mean, std / math.sqrt(n), n - 1.0), scale, confidence, effect, "g_z")
 
 
 def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
-    """Return Welch's t-test, which takes no equal variances for granted, with Hedges' g as the effect size.
+    """Test two groups with Welch's t-test, which assumes no equal variances; the effect size is Hedges' g.
 
     Sources: Welch 1947, https://doi.org/10.1093/biomet/34.1-2.28; why not Student's: Delacre et al. 2017,
     https://doi.org/10.5334/irsp.82; in our field: Colas et al. 2019, https://arxiv.org/abs/1904.06979; g: Hedges 1981,
@@ -152,7 +161,10 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
 
     Args:
         first, second: (n,), (m,) finite values.
-        confidence: Of the interval.
+        confidence: Probability that the interval holds the true difference.
+
+    Returns:
+        The difference and its test; without a p, and with the reason, for groups of one value or without variance.
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     n, m = len(first), len(second)
@@ -167,9 +179,9 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
     parts = std**2 / n, other_std**2 / m
     error = math.sqrt(sum(parts))
     if error == 0:
-        reason = "neither group varies: nothing can be said of chance"
+        reason = "neither group varies: no test is possible"
         return MeanDifference("welch t", n + m, difference * scale, reason=reason)
-    # Satterthwaite's degrees of freedom; shares in place of the squares, which would underflow.
+    # Satterthwaite's degrees of freedom, from shares: the squares would underflow.
     shares = [part / sum(parts) for part in parts]
     df = 1 / (shares[0] ** 2 / (n - 1) + shares[1] ** 2 / (m - 1))
     pooled = math.sqrt(((n - 1) * std**2 + (m - 1) * other_std**2) / (n + m - 2))
@@ -178,18 +190,48 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
 
 
 def are_paired(first: Collection[Hashable], second: Collection[Hashable]) -> bool:
-    """Tell whether two groups are best compared in pairs, by the repetitions that each has.
+    """Tell whether to compare two groups in pairs: they share at least two repetitions, and half of those of either.
 
-    They share at least two, and at least half of those of either: few among many would leave most values unused.
+    A few shared ones among many would leave most values unused.
+
+    Args:
+        first, second: The repetitions of each group, such as its seeds.
     """
     shared = sum(repetition in second for repetition in first)
     return shared >= max(2, len(first) / 2, len(second) / 2)
 
 
+def repetition_test(
+    first: Mapping[Any, float],
+    second: Mapping[Any, float],
+    confidence: float = 0.95,
+    is_paired: bool | None = None,
+) -> MeanDifference:
+    """Test two groups by the values of their repetitions.
+
+    Args:
+        first, second: Finite values by their repetition, such as a seed.
+        confidence: Probability that the interval holds the true difference.
+        is_paired: Use `paired_test`, on the repetitions that both have, or else `welch_test`; None for `are_paired`.
+    """
+    if are_paired(first, second) if is_paired is None else is_paired:
+        shared = [key for key in first if key in second]
+        one, other = (np.array([values[key] for key in shared]) for values in (first, second))
+        return paired_test(one, other, confidence)
+    one, other = (np.array(list(values.values())) for values in (first, second))
+    return welch_test(one, other, confidence)
+
+
 def holm(ps: Sequence[float]) -> list[float]:
-    """Return p values corrected for how many there are, so that the chance of one false finding stays bounded.
+    """Correct p values for their number, so that the chance of a single false finding stays bounded.
 
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure", https://www.jstor.org/stable/4615733
+
+    Args:
+        ps: The p values of all tests.
+
+    Returns:
+        The corrected values in the same order, 1 at most.
     """
     corrected = [0.0] * len(ps)
     greatest = 0.0
@@ -200,7 +242,11 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def correction(df: float) -> float:
-    """Return the factor that frees a standardized mean difference of its bias: Hedges 1981, formula 6e, exactly."""
+    """Return the factor that removes the bias of a standardized mean difference: Hedges 1981, formula 6e, exactly.
+
+    Args:
+        df: Degrees of freedom; up to 1, where the difference has no expectation, the factor is 0.
+    """
     if df <= 1:
         return 0.0
     return math.exp(math.lgamma(df / 2) - math.lgamma((df - 1) / 2)) / math.sqrt(df / 2)
@@ -242,34 +288,37 @@ def _quantile(df: float, confidence: float) -> float:
 
 
 def _scaled(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return values over a power of two, exactly, so that squares neither overflow nor underflow; and that power."""
+    """Divide values by a power of two, exactly, so that squares neither overflow nor underflow; return both."""
     greatest = float(np.abs(values).max())
     if greatest == 0:
         return values, 1.0
-    # 2**1024 is no float, and what is below 2**-1000 may be left as small as it is.
+    # 2**1024 is no float, and values below 2**-1000 may stay small.
     exponent = min(max(math.frexp(greatest)[1], -1000), 1023)
     return np.ldexp(values, -exponent), math.ldexp(1.0, exponent)
 
 
 def _moments(values: np.ndarray, size: float | None = None) -> tuple[float, float]:
-    """Return mean and standard deviation; 0 where values differ by rounding alone, measured by `size`."""
+    """Return mean and standard deviation, which is 0 where values differ by rounding alone, relative to `size`."""
     size = float(np.abs(values).max()) if size is None else size
     if float(np.ptp(values)) <= _ROUNDING * size:
         return float(values[0] if np.ptp(values) == 0 else np.median(values)), 0.0
-    # Added up exactly, so that the order of the values changes nothing.
+    # Exact sums, so that the order of the values changes nothing.
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((values - mean) ** 2) / (len(values) - 1))
 
 
 def share_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval of a share, such as the accuracy on n samples that are independent draws.
+    """Return Wilson's interval of a share, such as the accuracy on n independent samples.
 
     Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953
 
     Args:
-        share: From 0 to 1.
-        n: Of how many, at least 1.
-        confidence: How often such intervals hold the true share.
+        share: The share, from 0 to 1.
+        n: Number of samples, at least 1.
+        confidence: Probability that the interval holds the true share.
+
+    Returns:
+        Both limits, within 0 and 1.
     """
     z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)

@@ -1,4 +1,4 @@
-"""The number of repetitions that a comparison needs to find a difference, if it is as large as it seems."""
+"""The number of repetitions that a comparison needs to find a difference of the measured size."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import math
 __all__ = ["num_to_tell_apart"]
 
 _MOST = 1_000_000
-# Beyond it a test finds the difference all but surely, and the noncentral t distribution is no float.
+# Beyond this distance a test finds the difference all but surely, and no float holds the noncentral t distribution.
 _SURE = 30.0
 
 
 def num_to_tell_apart(
     difference: float, std: float, other_std: float | None = None, *, confidence: float = 0.95, power: float = 0.8
 ) -> int | None:
-    """Return how many values of each group, or pairs of values, a t-test needs to find a difference of means.
+    """Return the number of values of each group, or of pairs, that a t-test needs to find a difference of means.
 
-    By the noncentral t distribution, which is exact for pairs of normal values, and for groups that vary as much as
-    each other: Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter 2.
+    The noncentral t distribution gives the exact number for pairs of normal values, and for groups of equal variance:
+    Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter 2.
 
     Args:
-        difference: Of the means.
+        difference: The difference of the means.
         std: Standard deviation of the first group, or, without `other_std`, of the differences within pairs.
         other_std: Standard deviation of the second group, which has as many values.
         confidence: The test finds a difference where p is below 1 - confidence.
-        power: The probability that it does.
+        power: The probability of finding the difference.
 
     Returns:
-        The number, at least 2; None if a million is too few.
+        The number, at least 2; None if the difference is 0, or a million is too few.
     """
     spread = math.hypot(std, other_std or 0.0)
     if not difference:
         return None
     if not spread:
         return 2
-    # The degrees of freedom of Satterthwaite, for each value of a group but one.
+    # Satterthwaite's degrees of freedom per value of a group beyond the first.
     share = 1.0 if other_std is None else (std / spread) ** 2
     per_value = 1 / (share**2 + (1 - share) ** 2)
     low, high = 1, 2

@@ -89,7 +89,7 @@ def test_compare_in_json_is_whole(capsys, where):
         "metric", "by", "over", "confidence", "larger_is_better", "groups", "pairs", "left_out", "cautions",
     }  # fmt: skip
     # The setting that made the results up is another one, and that is said.
-    assert "optimizer.name=adam: its runs differ in best too" in found["cautions"]
+    assert "optimizer.name=adam: its runs also differ in best" in found["cautions"]
 
 
 def test_compare_as_a_table_is_harmless_and_says_what_it_knows(capsys, where):

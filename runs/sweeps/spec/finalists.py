@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
+from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, repetition_test, sample
 from runs.comparison.power import num_to_tell_apart
 from runs.errors import SweepError
 from runs.sweeps.spec.fields import identity
@@ -126,9 +126,11 @@ def judge(
     samples = {name: sample(_array(of), confidence) for name, of in finite.items()}
     names = sorted(samples, key=lambda name: _rank(samples[name].mean, goal))
     best = names[0]
-    tests = {name: _test(finite[best], finite[name], confidence) for name in names[1:]}
+    tests = {name: repetition_test(finite[best], finite[name], confidence) for name in names[1:]}
     # The same values chose the best one, so any two finalists could have been the pair to tell apart.
-    others = [_test(finite[first], finite[second], confidence) for first, second in combinations(names[1:], 2)]
+    others = [
+        repetition_test(finite[first], finite[second], confidence) for first, second in combinations(names[1:], 2)
+    ]
     corrected = iter(holm([test.p for test in (*tests.values(), *others) if test.p is not None]))
     finalists = [Finalist(best, samples[best])]
     for name, test in tests.items():
@@ -149,23 +151,9 @@ def _array(values: Mapping[int, float]) -> np.ndarray:
     return np.array(list(values.values()))
 
 
-def _pairs(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the values of shared seeds; None if the two are not compared in pairs."""
-    if not are_paired(first, second):
-        return None
-    shared = [seed for seed in first if seed in second]
-    return np.array([first[seed] for seed in shared]), np.array([second[seed] for seed in shared])
-
-
-def _test(first: Mapping[int, float], second: Mapping[int, float], confidence: float) -> MeanDifference:
-    pairs = _pairs(first, second)
-    return paired_test(*pairs, confidence) if pairs else welch_test(_array(first), _array(second), confidence)
-
-
 def _num_needed(first: Mapping[int, float], second: Mapping[int, float], confidence: float, power: float) -> int | None:
-    pairs = _pairs(first, second)
-    if pairs:
-        differences = pairs[0] - pairs[1]
+    if are_paired(first, second):
+        differences = np.array([first[seed] - second[seed] for seed in first if seed in second])
         mean, std = float(differences.mean()), float(differences.std(ddof=1))
         return num_to_tell_apart(mean, std, confidence=confidence, power=power)
     one, other = (sample(_array(values), confidence) for values in (first, second))

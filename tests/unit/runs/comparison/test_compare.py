@@ -80,7 +80,7 @@ def test_without_over_every_run_counts(write_store):
     found = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM, [7] * 5)), over=None)
     assert [group.sample.n for group in found.groups] == [5, 5]
     assert found.pairs[0].test.method == "welch t"
-    assert "opt.name=sgd: its runs differ in seed too" in found.cautions
+    assert "opt.name=sgd: its runs also differ in seed" in found.cautions
 
 
 def test_runs_of_one_seed_count_once(write_store):
@@ -200,7 +200,7 @@ def test_duration_is_compared_too(write_store, tmp_path):
 
 def test_mixed_groups_are_named(write_store):
     store = write_store(*rows("adam", SGD, lr=0.1), *rows("adam", ADAM, range(5, 10), lr=0.2))
-    assert "opt.name=adam: its runs differ in lr too" in of(store).cautions
+    assert "opt.name=adam: its runs also differ in lr" in of(store).cautions
 
 
 def test_runs_of_other_commands_are_excluded(write_store):
@@ -223,19 +223,19 @@ def test_what_makes_another_task_is_named_first(write_store):
     ]
     store = write_store(*({"opt": "x", "result": n, **other} for n, other in enumerate(others)))
     [caution] = [one for one in of(store, "opt", None, "result", mode="max").cautions if "differ" in one]
-    assert caution == "opt=x: its runs differ in data.name, loss.name, a, b, c and 2 other settings too"
+    assert caution == "opt=x: its runs also differ in data.name, loss.name, a, b, c and 2 other settings"
 
 
 def test_other_contents_of_the_data_are_named(write_store):
     runs = [{"opt": "x", "result": n, "info": {"data": {"fingerprint": f"{n}" * 8}}} for n in (1, 2)]
     cautions = of(write_store(*runs), "opt", None, "result", mode="max").cautions
-    assert "opt=x: its runs differ in data (its content) too" in cautions
+    assert "opt=x: its runs also differ in data (its content)" in cautions
 
 
 def test_groups_of_other_data_are_named(write_store):
     sgd = rows("sgd", SGD, data={"name": "wine"})
     found = of(write_store(*rows("adam", ADAM, data={"name": "iris"}), *sgd))
-    assert found.cautions == ("the groups differ in data.name too",)
+    assert found.cautions == ("the groups also differ in data.name",)
 
 
 def test_where_chooses_runs(write_store):

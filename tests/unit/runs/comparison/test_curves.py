@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from observers.record.points.points import Series
-from runs.comparison.curves import Curve, curve_of, mean_curve, smooth, thin
+from runs.comparison.curves import mean_curve, smooth
+from runs.drawing.curve import Curve, curve_of, thin
 from runs.errors import PlotError
 
 

@@ -12,10 +12,9 @@ import PIL.Image
 import pytest
 
 from runs.__main__ import main
-from runs.comparison.curves import Curve
 from runs.comparison.panels import View, make_panels
 from runs.drawing.axes import ticks
-from runs.drawing.curve import Panel
+from runs.drawing.curve import Curve, Panel
 from runs.drawing.figure_files import draw
 from runs.drawing.terminal_plot import draw_text
 from runs.errors import PlotError, StoreError
@@ -88,7 +87,7 @@ def test_means_of_other_commands_and_other_data_are_not_drawn_without_a_word(wri
     assert [one.label for one in found.curves] == ["lr=0.1 (n = 2)"]
     assert found.notes[1:] == (
         "left out: is of the command evaluate, not main; for those: --where command=evaluate: run 3",
-        "caution: lr=0.1: its runs differ in data.name too",
+        "caution: lr=0.1: its runs also differ in data.name",
     )
 
 
@@ -205,7 +204,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path):
 import sys
 sys.modules["matplotlib"] = None
 import numpy, pathlib
-from runs.comparison.curves import Curve
+from runs.drawing.curve import Curve
 from runs.errors import PlotError
 from runs.drawing.figure_files import draw
 from runs.drawing.curve import Panel
