@@ -1,1 +1,1 @@
-"""Comparison of runs: differences, groups, statistics, reports."""
+"""Comparisons of runs: statistics of groups, mean curves, reports, model cards, and differences of two runs."""

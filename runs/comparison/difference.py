@@ -1,4 +1,4 @@
-"""Differences between two runs: in how they were made, and in what came out."""
+"""Differences between two runs: in their code, settings and environment, and in their results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runs.stores.run import Run
 
 __all__ = ["Difference", "compare_output", "diff"]
 
-# What of the git state says which code it was; the root is where it happened to lie.
+# The parts of the git state that identify the code; the root is just its place on a machine.
 _GIT = ("url", "commit", "branch", "dirty", "diff")
 _RESULTS = ("status", "result")
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The differences between two runs; true if there is any. Times and machines are not compared.
+    """The differences between two runs; true if there are any. Times and machines are not compared.
 
-    Each part has what was `changed` (old and new value by name), `added` and `removed`.
+    Most parts list the names that were `changed` (with old and new value), `added` and `removed`.
 
     Attributes:
         command: Name of the experiment, and command.
@@ -48,11 +48,11 @@ class Difference:
 
 
 def diff(old: Run, new: Run) -> Difference:
-    """Return the differences between two runs.
+    """Compare two runs.
 
     Args:
         old: A run.
-        new: Another one, of the same store or of another.
+        new: Another run, of the same store or another.
 
     Returns:
         The differences in config, sources, packages, git state, outcome and metrics.
@@ -62,8 +62,8 @@ def diff(old: Run, new: Run) -> Difference:
 
     Example:
         with open_store("my_runs") as store:
-            found = diff(store.get(1), store.get(2))
-        for name, (before, after) in found.config.changed.items():
+            difference = diff(store.get(1), store.get(2))
+        for name, (before, after) in difference.config.changed.items():
             print(name, before, after)
     """
     return Difference(
@@ -78,7 +78,14 @@ def diff(old: Run, new: Run) -> Difference:
 
 
 def compare_output(old: Run, new: Run) -> str:
-    """Return the unified diff of what two runs wrote to their terminals."""
+    """Return the unified diff of the captured output of two runs; empty if it is equal.
+
+    Args:
+        old, new: The runs.
+
+    Raises:
+        StoreError: If one of them cannot be read.
+    """
     return _unified("output", old.output, new.output)
 
 
@@ -96,21 +103,21 @@ def _statistics(run: Run) -> dict[str, Any]:
 
 
 def _sources(old: dict[str, Content], new: dict[str, Content]) -> dict[str, str]:
-    found = {}
+    diffs = {}
     for name in sorted({*old, *new}):
         try:
             texts = [one[name].read().decode("utf-8", "replace") if name in one else "" for one in (old, new)]
         except StoreError as error:
-            found[name] = str(error)
+            diffs[name] = str(error)
             continue
         text = _unified(name, *texts)
         if text or (name in old) != (name in new):
-            found[name] = text
-    return found
+            diffs[name] = text
+    return diffs
 
 
 def _unified(name: str, old: str, new: str) -> str:
     before, after = (text.splitlines(keepends=True) for text in (old, new))
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
-    # A last line without its end would run into the next.
+    # A last line without a line end would run into the next one.
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

@@ -97,9 +97,8 @@ def group_runs(
     excluded: list[ExcludedRun] = []
     if "command" not in by:
         runs, excluded = _of_one_command(runs, by)
-    for option, name in (*(("--by", name) for name in by), *(("--over", name) for name in over)):
-        if runs and all(run.get(name) is None for run in runs):
-            raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
+    _check_fields(runs, "--by", by)
+    _check_fields(runs, "--over", over)
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         if reason := damage(run, by):
@@ -111,14 +110,20 @@ def group_runs(
     for key in sorted(members, key=_order):
         values = {name: members[key][0].get(name) for name in by}
         label = _label(values)
-        name = ", ".join(show(value) for value in values.values()) or label
         labels[label] += 1
         # Long values are cut off, and labels may be equal then.
         number = f" #{labels[label]}" if labels[label] > 1 else ""
+        name = ", ".join(map(show, values.values())) or label
         groups.append(Group(values, f"{label}{number}", f"{name}{number}"))
         for run in members[key]:
             _add(run, groups[-1], over, excluded)
     return groups, excluded
+
+
+def _check_fields(runs: Sequence[Run], option: str, names: Sequence[str]) -> None:
+    for name in names:
+        if runs and all(run.get(name) is None for run in runs):
+            raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
 
 
 def _label(values: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""A set of runs as one HTML file that needs nothing else: no script, no request, light and dark, on paper too.
+"""`write_report`: runs as one HTML file without scripts or requests, for light and dark screens and for paper.
 
-Everything in it that comes from a run is escaped, and the page's own content security policy lets nothing run or load.
+Everything that comes from a run is escaped, and the content security policy of the page lets nothing run or load.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["write_report"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-# Metrics whose curves are drawn when none are named.
+# Maximum number of metrics to draw when none are named.
 _MOST_METRICS = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class _Contents:
-    """Contents of a report; see `write_report`."""
+    """The options of a report; see `write_report`."""
 
     title: str
     metrics: tuple[str, ...]
@@ -58,29 +58,29 @@ def write_report(
     log_y: bool = False,
     overwrite: bool = False,
 ) -> Path:
-    """Write runs as one HTML file: tables, curves, statistics, differences of the configs, and how to run each again.
+    """Write runs as one HTML file: tables, curves, statistics, differences of the configs, and commands to rerun them.
 
     Args:
-        runs: At least one, in the order to show them in.
+        runs: At least one run, in the order to show them.
         path: The file, which is written as a whole or not at all.
-        title: Above all of it.
-        metrics: Metrics whose curves are drawn; of none, all but those of the machine, twelve at most.
-        by: Fields that make groups; curves are their means then. Of none, every run is drawn.
+        title: The title of the page.
+        metrics: Metrics whose curves to draw; without any, all but those of the machine, twelve at most.
+        by: Fields that define groups, whose means are drawn; without any, every run is drawn.
         over: Fields of a repetition, such as `seed`; see `compare`.
         compared: Field to compare the groups by, such as `val/accuracy.max`; None for no statistics.
-        mode: Which way that is better: `max`, `min`, or `auto`, as the runs record it.
+        mode: The direction that is better: `max`, `min`, or `auto`, as the runs record it.
         x: `step`, `epoch`, `time` since the start, or `wall`, the time of day.
         smoothing: Weight of earlier points, from 0 to below 1, as in TensorBoard.
-        log_y: Logarithmic values.
-        overwrite: Whether a file that is there is replaced.
+        log_y: Use logarithmic axes for values.
+        overwrite: Whether to replace an existing file.
 
     Returns:
         The path.
 
     Raises:
-        PlotError: If there are no runs, or none has a metric that was named.
-        ComparisonError: If the runs cannot be grouped or compared as was asked.
-        StoreError: If a run cannot be read, the file is there already, or it cannot be written.
+        PlotError: If there are no runs, or none has a metric of `metrics`.
+        ComparisonError: If the runs cannot be grouped or compared like this.
+        StoreError: If a run cannot be read, the file exists already, or it cannot be written.
 
     Example:
         with open_store("my_runs") as store:

@@ -1,6 +1,6 @@
-"""The card of a model, in Markdown, written from the record of its run: data, scores, config, environment, origin.
+"""The card of a model in Markdown, from the record of its run: data, scores, config, environment, origin.
 
-Whatever the record holds is text to a card: nothing of it becomes markup, a link or HTML.
+Everything in the record is text to a card: nothing of it becomes markup, a link or HTML.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ import yaml
 
 from runs.comparison.inference import share_interval
 from runs.query.flattening import dotted, entry_at
+from runs.query.texts import is_number
 from runs.stores.run import Run
 
 __all__ = ["escape_markdown", "model_card"]
 
-# What means something in Markdown, in that of GitHub, too, wherever it stands; and what does at the start of a line.
+# Characters with a meaning in Markdown, GitHub's included, anywhere; and those with a meaning at the start of a line.
 _ESCAPED = {char: f"\\{char}" for char in r"\`*_{}[]>#!|~@:$^"} | {"<": "&lt;", "&": "&amp;"}
 _AT_START = re.compile(r"^(\d+(?=[.)])|)([-+=.)])")
-# The start of an address that GitHub makes a link of.
+# The start of an address that GitHub turns into a link.
 _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
-# Controls, formats, surrogates, and ends of lines and paragraphs, by Unicode's categories.
+# Unicode's categories of controls, formats, surrogates, and ends of lines and paragraphs.
 _NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 # Packages that results depend on most.
 _PACKAGES = ("sacristan", "torch", "torchvision", "numpy", "sacred", "scikit-learn")
 
 
 def escape_markdown(text: object) -> str:
-    """Return a text as one line of Markdown that shows it as it is, wherever in a line or a table it stands."""
+    """Escape a text as one line of Markdown, so that a line or a table shows it as it is.
+
+    Args:
+        text: Any value, taken as `str(text)`; line ends and control characters become spaces.
+    """
     line = "".join(_ESCAPED.get(char, char) for char in _one_line(str(text)).strip())
     return _ADDRESS.sub(r"\1\.", _AT_START.sub(r"\1\\\2", line))
 
 
 def model_card(run: Run) -> str:
-    """Return the card of a run's model.
+    """Return the card of the model that a run trained, as Markdown.
 
     Args:
-        run: The run that trained it.
+        run: The run. A section that its record has no facts for says so.
 
     Example:
         with open_store("my_runs") as store:
@@ -56,11 +61,11 @@ def model_card(run: Run) -> str:
         ("Environment", _environment(run)),
         ("How to reproduce", _reproduce(run)),
         ("Checkpoints", _items((name, None) for name in run.checkpoints)),
-        ("License", ["<!-- under which the weights, and the data, may be used -->"]),
+        ("License", ["<!-- the license of the weights, and of the data -->"]),
     ]
     lines = [f"# {title}"]
     for heading, content in parts:
-        lines += ["", *([f"## {heading}", ""] if heading else []), *(content or ["The record says nothing of it."])]
+        lines += ["", *([f"## {heading}", ""] if heading else []), *(content or ["The record has no facts on this."])]
     return "\n".join(lines) + "\n"
 
 
@@ -70,7 +75,7 @@ def _text(run: Run, name: str) -> str:
 
 
 def _items(entries: Iterable[tuple[object, Any]]) -> list[str]:
-    """Return a list of names and values, those that are None being left out of their lines, or names alone."""
+    """List names with their values, or alone where the value is None; empty values are left out."""
     return [
         f"- {escape_markdown(name)}" + ("" if value is None else f": {escape_markdown(value)}")
         for name, value in entries
@@ -96,31 +101,28 @@ def _head(run: Run) -> list[str]:
 
 
 def _data(run: Run) -> list[str]:
-    found = run.info.get("data")
-    found = found if isinstance(found, Mapping) else {}
-    counts = found.get("parts")
-    shown = ", ".join(f"{part} {count}" for part, count in counts.items()) if isinstance(counts, Mapping) else ""
+    data = _mapping(run.info.get("data"))
+    counts = ", ".join(f"{part} {count}" for part, count in _mapping(data.get("parts")).items())
     return _items(
         [
-            ("name", found.get("name") or _text(run, "config.data.name")),
+            ("name", data.get("name") or _text(run, "config.data.name")),
             ("path", _text(run, "config.data.path")),
-            ("task", found.get("task") or ""),
-            ("samples", shown),
-            ("fingerprint (SHA-256 of the content)", found.get("fingerprint") or ""),
-            ("seed of the split", "" if (seed := entry_at(found, "split.seed")) is None else str(seed)),
+            ("task", data.get("task") or ""),
+            ("samples", counts),
+            ("fingerprint (SHA-256 of the content)", data.get("fingerprint") or ""),
+            ("seed of the split", "" if (seed := entry_at(data, "split.seed")) is None else str(seed)),
         ]
     )
 
 
 def _scores(run: Run) -> list[str]:
     """Return the test metrics as a table; the accuracy of a classifier with its interval."""
-    found = run.info.get("test")
-    found = {name: value for name, value in found.items() if _is_number(value)} if isinstance(found, Mapping) else {}
-    if not found:
+    metrics = {name: value for name, value in _mapping(run.info.get("test")).items() if is_number(value)}
+    if not metrics:
         return ["The record has no metrics of a test part."]
     count = _num_tested(run)
     rows, has_interval = [], False
-    for name, value in found.items():
+    for name, value in metrics.items():
         interval = ""
         if name == "accuracy" and count and 0 <= value <= 1:
             low, high = share_interval(value, count)
@@ -135,15 +137,11 @@ def _scores(run: Run) -> list[str]:
 
 
 def _num_tested(run: Run) -> int | None:
-    """Return how many samples the test metrics of a classifier are of, if the record says so."""
+    """Return the number of samples behind the test metrics of a classifier, if the record has it."""
     if run.get("info.data.task") != "classification":
         return None
     counts = (run.get("info.data.tested"), run.get("info.data.parts.test"))
     return next((count for count in counts if isinstance(count, int) and count > 0), None)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -151,8 +149,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _config(run: Run) -> list[str]:
-    changed = run.get("meta.config_updates")
-    changed = dotted(changed) if isinstance(changed, Mapping) else {}
+    changed = dotted(_mapping(run.get("meta.config_updates")))
     lines = _items((name, repr(value)) for name, value in changed.items())
     document = run.config.to_dict()
     if not document:
@@ -162,16 +159,18 @@ def _config(run: Run) -> list[str]:
 
 
 def _fenced(text: str, kind: str) -> list[str]:
-    """Return a block of code that nothing in it ends."""
-    runs_of_ticks = re.findall("`+", text)
-    fence = "`" * max(3, 1 + max(map(len, runs_of_ticks), default=0))
+    """Return a block of code with a fence longer than any in the text."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return [f"{fence}{kind}", *text.rstrip("\n").split("\n"), fence]
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Return a value that should be a mapping; an empty one if it is not, as in a damaged record."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _environment(run: Run) -> list[str]:
-    machine, packages = (run.provenance.get(name) for name in ("machine", "packages"))
-    machine = machine if isinstance(machine, Mapping) else {}
-    packages = packages if isinstance(packages, Mapping) else {}
+    machine, packages = (_mapping(run.provenance.get(name)) for name in ("machine", "packages"))
     gpus = machine.get("gpus")
     names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
     return _items(
@@ -187,8 +186,7 @@ def _environment(run: Run) -> list[str]:
 
 
 def _reproduce(run: Run) -> list[str]:
-    git = run.provenance.get("git")
-    git = git if isinstance(git, Mapping) else {}
+    git = _mapping(run.provenance.get("git"))
     dirty = ", with changes that the record holds" if git.get("dirty") else ""
     lines = _items([("git commit", f"{git['commit']}{dirty}" if git.get("commit") else "")])
     words = run.get("command_line")
@@ -199,5 +197,5 @@ def _reproduce(run: Run) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return a text without what is no character to show, such as ends of lines and what a terminal would obey."""
+    """Replace characters that are not shown by spaces, such as line ends and terminal controls."""
     return "".join(" " if unicodedata.category(char) in _NOT_SHOWN else char for char in text)

@@ -10,11 +10,11 @@ from typing import Any
 from runs.comparison.comparing import Comparison
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from runs.drawing.curve import Panel
-from runs.drawing.forms import status_form
+from runs.drawing.forms import short_text, status_form
 from runs.drawing.markup import Markup, element, table
 from runs.drawing.svg import chart
 from runs.query.flattening import dotted
-from runs.query.texts import count_text, duration_text, time_text, value_text
+from runs.query.texts import count_text, duration_text, time_text
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, settings, show
 
@@ -22,7 +22,7 @@ __all__ = ["curve_section", "difference_section", "rerun_section", "run_section"
 
 _MOST_SETTINGS, _MOST_METRICS, _MOST_COLUMNS, _MOST_DIFFERENCES = 6, 4, 8, 60
 _MOST_CHARACTERS, _MOST_DIFF = 100, 20_000
-# Packages whose versions matter most, where they are installed.
+# Packages whose versions matter most.
 _PACKAGES = ("torch", "numpy", "sacred", "torchvision", "lightning")
 
 
@@ -31,16 +31,12 @@ def _section(title: str, *parts: object) -> Markup:
 
 
 def _wide(content: Markup, label: str) -> Markup:
-    """Return a table that scrolls by itself, by keyboard too."""
+    """Return a table in a region that scrolls, also by keyboard."""
     return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 
 def _short(value: Any) -> str:
-    try:
-        text = value_text(value)
-    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
-        return f"({type(value).__name__}, too large to show)"
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    return short_text(value, _MOST_CHARACTERS)
 
 
 def _link(run: Run, places: Mapping[Run, int]) -> Markup:
@@ -52,7 +48,11 @@ def _places(runs: Sequence[Run]) -> dict[Run, int]:
 
 
 def run_section(runs: Sequence[Run]) -> Markup:
-    """Return the table of all runs: status, times, result, what tells them apart, and the last of each metric."""
+    """Return the table of all runs: status, times, result, the settings that differ, and the last value of each metric.
+
+    Args:
+        runs: The runs; the id of each links to its part of `rerun_section`.
+    """
     names, places = settings(runs)[:_MOST_SETTINGS], _places(runs)
     metrics = sorted({name for run in runs for name in run.summary if not name.startswith("system/")})
     metrics = sorted(metrics, key=lambda name: (not name.startswith("val/"), "loss" not in name))[:_MOST_METRICS]
@@ -83,11 +83,15 @@ def run_section(runs: Sequence[Run]) -> Markup:
 
 
 def statistics_section(comparison: Comparison) -> Markup:
-    """Return the statistics of `runs compare`."""
+    """Return the tables of a comparison, as `python -m runs compare` prints them, with its notes and cautions.
+
+    Args:
+        comparison: The comparison of the runs of the report.
+    """
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
-    what = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})"
+    heading = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})"
     groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
-    parts = [element("p", what, class_="about"), _wide(groups, "Groups")]
+    parts = [element("p", heading, class_="about"), _wide(groups, "Groups")]
     if comparison.pairs:
         parts += [element("h3", "Differences"), _wide(table(PAIR_HEAD, pair_rows(comparison), (3, 6)), "Differences")]
     parts += [element("p", note, class_="note") for note in notes(comparison)]
@@ -98,7 +102,12 @@ def statistics_section(comparison: Comparison) -> Markup:
 
 
 def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
-    """Return a plot for each panel."""
+    """Return a plot for each panel.
+
+    Args:
+        panels: The panels.
+        is_time: Whether positions are seconds since 1970.
+    """
     options: dict[str, Any] = {"is_time": is_time, "width": 540, "height": 280}
     charts = [
         chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, log_y=panel.log_y, **options)
@@ -108,7 +117,11 @@ def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
 
 
 def difference_section(runs: Sequence[Run]) -> Markup:
-    """Return the entries of the configs in which the runs differ, a column for each run."""
+    """Return the entries of the configs in which the runs differ, with a column for each run.
+
+    Args:
+        runs: The runs, of which eight are shown; values that differ from those of the first run are bold.
+    """
     names = differing(runs)
     if not names:
         return _section("Differences of the configs", element("p", "There are none.", class_="about"))
@@ -133,7 +146,11 @@ def _entry(config: Mapping[str, Any], name: str, first: Mapping[str, Any]) -> ob
 
 
 def rerun_section(runs: Sequence[Run]) -> Markup:
-    """Return what each run was made of, and how it is run again."""
+    """Return the origin of each run, and the commands that run it again.
+
+    Args:
+        runs: The runs, each of which gets the anchor that `run_section` links to.
+    """
     places = _places(runs)
     return _section("How to run them again", *(part for run in runs for part in _rerun(run, places[run])))
 
@@ -167,7 +184,7 @@ def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the commands that run it again: with the record, and without."""
+    """Yield the commands that run it again: from its record, and by hand."""
     store = run.store.where
     yield "# from its record: sources, settings and environment as they were, and a verdict"
     yield shlex.join(["python", "-m", "runs", "--store", store, "reproduce", run.uid or run.id])
@@ -180,6 +197,6 @@ def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _below(script: str, root: Any) -> str:
-    """Return a script's path below the root of its repository, if it lies there."""
+    """Return a script's path relative to the root of its repository, if it is below it."""
     path = PurePath(script)
     return str(path.relative_to(root)) if isinstance(root, str) and root and path.is_relative_to(root) else script

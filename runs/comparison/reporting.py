@@ -1,7 +1,8 @@
-"""A comparison as rows of text, as a document for JSON, and as LaTeX."""
+"""A comparison as rows of text, as JSON, and as LaTeX."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from typing import Any
@@ -21,7 +22,7 @@ __all__ = [
     "verdict",
 ]
 
-# What matters most comes first: a narrow terminal leaves out what comes last.
+# The most important columns come first: a narrow terminal leaves out the last ones.
 PAIR_HEAD = ("difference of", "shows", "mean difference", "p (Holm)", "effect", "test", "p")
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -47,10 +48,17 @@ _EXPONENT = re.compile(r"e([+-]\d+)")
 
 
 def round_to(value: float | None, error: float | None) -> str:
-    """Return a value with the digits that its error leaves meaningful: those to the error's second one.
+    """Round a value to the digits that its error leaves meaningful, up to the second digit of the error.
 
     Source: the Guide to the expression of uncertainty in measurement, 7.2.6,
     https://www.bipm.org/en/committees/jc/jcgm/publications
+
+    Args:
+        value: The value; None becomes `-`.
+        error: Its error, such as half an interval; None or 0 leave four digits.
+
+    Returns:
+        The text, with an exponent for very large and very small values.
     """
     if value is None:
         return "-"
@@ -64,56 +72,74 @@ def round_to(value: float | None, error: float | None) -> str:
 
 
 def group_head(comparison: Comparison) -> tuple[str, ...]:
-    """Return the headings of `group_rows`."""
+    """Return the headings of the columns of `group_rows`.
+
+    Args:
+        comparison: The comparison, with the fields that define the groups, and the confidence.
+    """
     return (", ".join(comparison.by), "n", "mean", "std", f"{comparison.confidence * 100:g}% interval", "best", "run")
 
 
 def group_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for every group."""
+    """Return a row of texts for each group, best mean first.
+
+    Args:
+        comparison: The comparison; numbers are rounded to the digits that matter, and missing ones become `-`.
+    """
     return [_group_row(group) for group in comparison.groups]
 
 
 def _group_row(group: GroupResult) -> tuple[str, ...]:
-    found = group.sample
-    half = None if found.low is None or found.high is None else (found.high - found.low) / 2
-    interval = _interval(found.low, found.high, half)
+    n, mean, std, low, high = dataclasses.astuple(group.sample)
+    interval, half = _interval(low, high)
     best = "-" if group.best is None else f"{group.best:.5g}"
-    mean, std = round_to(found.mean, half or found.std), round_to(found.std, found.std)
-    return group.name, str(found.n), mean, std, interval, best, group.best_run or "-"
+    return group.name, str(n), round_to(mean, half or std), round_to(std, std), interval, best, group.best_run or "-"
 
 
 def pair_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of `PAIR_HEAD` for every pair."""
+    """Return a row of texts for each pair of groups, with the columns of `PAIR_HEAD`.
+
+    Args:
+        comparison: The comparison; numbers are rounded to the digits that matter, and missing ones become `-`.
+    """
     return [_pair_row(pair) for pair in comparison.pairs]
 
 
 def _pair_row(pair: PairResult) -> tuple[str, ...]:
     test = pair.test
-    half = None if test.low is None or test.high is None else (test.high - test.low) / 2
+    interval, half = _interval(test.low, test.high)
     effect = "-" if test.effect is None else f"{test.effect_name} = {test.effect:.2f}"
     method = f"{test.method}, {test.n} pairs" if test.method == "paired t" else test.method
     difference = round_to(test.value, half)
     if half is not None:
-        difference += f" {_interval(test.low, test.high, half)}"
+        difference += f" {interval}"
     name = f"{pair.first.name} - {pair.second.name}"
     return name, verdict(pair), difference, _p(pair.p_holm), effect, method, _p(test.p)
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return what the rows of the pairs have no room for: why there is no test, and what a paired one leaves out."""
-    found = []
+    """Return notes on the pairs: why there is no test, and which repetitions a paired test leaves out.
+
+    Args:
+        comparison: The comparison, whose `pair_rows` have no room for them.
+    """
+    lines = []
     for pair in comparison.pairs:
         name = f"{pair.first.name} - {pair.second.name}"
         if pair.test.reason:
-            found.append(f"{name}: {pair.test.reason}")
+            lines.append(f"{name}: {pair.test.reason}")
         if pair.unpaired:
             more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
-            found.append(f"{name}: without a partner, and excluded: {', '.join(pair.unpaired[:6])}{more}")
-    return found
+            lines.append(f"{name}: without a partner, and excluded: {', '.join(pair.unpaired[:6])}{more}")
+    return lines
 
 
 def verdict(pair: PairResult) -> str:
-    """Return what a pair shows, in words."""
+    """Return the result of a pair in words, such as `adam is better (few runs)`.
+
+    Args:
+        pair: The two groups and their test.
+    """
     if pair.verdict == "too few":
         return "nothing: no test"
     few = " (few runs)" if pair.is_few else ""
@@ -123,7 +149,11 @@ def verdict(pair: PairResult) -> str:
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as what JSON holds; keys stay as they are from version to version."""
+    """Return a comparison as JSON holds it; the keys stay the same from version to version.
+
+    Args:
+        comparison: The comparison; numbers that are not finite become None.
+    """
     return {
         "metric": comparison.metric,
         "by": list(comparison.by),
@@ -134,11 +164,7 @@ def as_document(comparison: Comparison) -> dict[str, Any]:
             {
                 "group": group.label,
                 "values": group.values,
-                "n": group.sample.n,
-                "mean": _number(group.sample.mean),
-                "std": _number(group.sample.std),
-                "low": _number(group.sample.low),
-                "high": _number(group.sample.high),
+                **{name: _number(value) for name, value in dataclasses.asdict(group.sample).items()},
                 "best": _number(group.best),
                 "best_run": group.best_run,
                 "runs": list(group.runs),
@@ -156,6 +182,7 @@ def as_document(comparison: Comparison) -> dict[str, Any]:
 
 def _pair_document(pair: PairResult) -> dict[str, Any]:
     test = pair.test
+    numbers = {name: getattr(test, name) for name in ("low", "high", "t", "df", "p")}
     return {
         "first": pair.first.label,
         "second": pair.second.label,
@@ -163,11 +190,7 @@ def _pair_document(pair: PairResult) -> dict[str, Any]:
         "n": test.n,
         "unpaired": list(pair.unpaired),
         "difference": _number(test.value),
-        "low": _number(test.low),
-        "high": _number(test.high),
-        "t": _number(test.t),
-        "df": _number(test.df),
-        "p": _number(test.p),
+        **{name: _number(value) for name, value in numbers.items()},
         "p_holm": _number(pair.p_holm),
         "effect": _number(test.effect),
         "effect_name": test.effect_name,
@@ -178,10 +201,12 @@ def _pair_document(pair: PairResult) -> dict[str, Any]:
 
 
 def as_latex(comparison: Comparison) -> str:
-    r"""Return the groups as a `tabular` with the rules of booktabs, which the usual templates load.
+    r"""Return the groups as a `tabular` with the rules of booktabs, which most templates load.
 
-    An arrow behind the metric says which way is better. Below it stand, as comments, the test of every pair, and every
-    caution.
+    An arrow after the metric shows the better direction. The test of each pair and the cautions follow as comments.
+
+    Args:
+        comparison: The comparison; its texts are escaped.
     """
     head = [escape_latex(comparison.metric if text == "mean" else text) for text in group_head(comparison)[:-1]]
     head[2] += r" $\uparrow$" if comparison.larger_is_better else r" $\downarrow$"
@@ -203,7 +228,11 @@ def as_latex(comparison: Comparison) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return a text that LaTeX sets as it is."""
+    """Escape a text, so that LaTeX shows it as it is.
+
+    Args:
+        text: Any text; characters that are not printable become question marks.
+    """
     return "".join(_LATEX.get(character, character) for character in _one_line(text))
 
 
@@ -219,8 +248,12 @@ def _power(match: re.Match[str]) -> str:
     return rf" \times 10^{{{int(match[1])}}}"
 
 
-def _interval(low: float | None, high: float | None, half: float | None) -> str:
-    return "-" if low is None else f"[{round_to(low, half)}, {round_to(high, half)}]"
+def _interval(low: float | None, high: float | None) -> tuple[str, float | None]:
+    """Return an interval as text, and half its width."""
+    if low is None or high is None:
+        return "-", None
+    half = (high - low) / 2
+    return f"[{round_to(low, half)}, {round_to(high, half)}]", half
 
 
 def _p(p: float | None) -> str:

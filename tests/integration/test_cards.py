@@ -68,7 +68,7 @@ def test_card_tells_the_same_from_files_and_mongodb_and_nothing_of_it_is_markup(
     assert "- model.name: 'cnn'" in lines
     assert any(line.startswith("- torch: ") for line in lines)
     assert "python -m runs reproduce 1" in lines
-    assert lines[-3:] == ["## License", "", "<!-- under which the weights, and the data, may be used -->"]
+    assert lines[-3:] == ["## License", "", "<!-- the license of the weights, and of the data -->"]
     # All that is as it stood lies in blocks that nothing in them ends.
     outside, fence = [], None
     for line in lines:
@@ -99,7 +99,7 @@ def test_card_of_another_record_says_what_it_does_not_know(tmp_path):
     assert "The run did not complete: it is FAILED." in lines
     assert "| accuracy | 0.9000 |  |" in lines
     assert "There are no intervals: the record does not say how many test samples were classified." in lines
-    assert lines[lines.index("## Data") + 2] == "The record says nothing of it."
+    assert lines[lines.index("## Data") + 2] == "The record has no facts on this."
 
 
 def test_card_is_written_to_a_file_that_is_not_there(stores, tmp_path, capsys):
