@@ -49,7 +49,6 @@ def main(arguments: argparse.Namespace) -> int:
 
     if arguments.output is not None:
         from runs.drawing.figure_files import check_format
-        from runs.drawing.output_file import check_output
 
         check_format(arguments.output)
     output = output_of(arguments)
@@ -64,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
         print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
-    elif arguments.output is not None:
+    elif output is not None:
         from runs.drawing.figure_files import draw
 
         draw(panels, output, arguments.title, overwrite=arguments.force)

@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the report."""
     from runs.comparison.html_report import write_report
-    from runs.drawing.output_file import check_output
 
     output_of(arguments)
     output, by = arguments.output, names_in(*arguments.by)

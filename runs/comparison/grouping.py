@@ -220,7 +220,7 @@ def damage(run: Run, names: Sequence[str]) -> str:
     if all(run.get(name) is not None for name in names):
         return ""
     _ = plain_config(run), run.summary  # reading them sets `problem`
-    return f"cannot be read as a whole: {run.problem}" if run.problem else ""
+    return f"cannot be read completely: {run.problem}" if run.problem else ""
 
 
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:

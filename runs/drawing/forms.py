@@ -131,7 +131,7 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
             problems.append(element("p", f"run {run.id}: {error}"))
         else:
             if run.problem:
-                problems.append(element("p", f"run {run.id} cannot be read as a whole: {run.problem}"))
+                problems.append(element("p", f"run {run.id} cannot be read completely: {run.problem}"))
     metrics = _leading({name for names in metrics_of.values() for name in names})
     head = ("id", "name", "status", "start", "duration", "result", *settings, *metrics)
     rows = [_row(run, settings, [n if n in metrics_of.get(run.id, ()) else None for n in metrics]) for run in shown]
