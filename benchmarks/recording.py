@@ -35,7 +35,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 
 BEAT_POINTS = 1000
 

@@ -74,8 +74,9 @@ if TYPE_CHECKING:
     from observers.media import *  # noqa: F403  # the kinds of media, listed there
     from observers.mongo.observer import MongoObserver
     from observers.record.media_entry import MediaEntry
-    from observers.record.media_record import MediaRecord, read_media, read_table
-    from observers.record.points.points import Series, read_metrics
+    from observers.record.media_files import MediaRecord, read_media, read_table
+    from observers.record.points.intact_points import read_metrics
+    from observers.record.points.points import Series
     from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from observers.tensorboard.observer import TensorBoardObserver
 else:
@@ -90,15 +91,15 @@ else:
         "Lineage": "observers.artifacts.store",
         "MediaEntry": "observers.record.media_entry",
         "MediaObserver": "observers.record.protocols",
-        "MediaRecord": "observers.record.media_record",
+        "MediaRecord": "observers.record.media_files",
         "MongoObserver": "observers.mongo.observer",
         "RewindableObserver": "observers.record.protocols",
         "Series": "observers.record.points.points",
         "TensorBoardObserver": "observers.tensorboard.observer",
         "file_observer": "observers.file.attaching",
-        "read_media": "observers.record.media_record",
-        "read_metrics": "observers.record.points.points",
-        "read_table": "observers.record.media_record",
+        "read_media": "observers.record.media_files",
+        "read_metrics": "observers.record.points.intact_points",
+        "read_table": "observers.record.media_files",
         "run_folder": "observers.file.attaching",
     }
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
-from observers.record.positional import pread
+from observers.record.append_file import pread
 
 __all__ = [
     "PART_BYTES",

@@ -14,9 +14,8 @@ from typing import Any
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from observers.errors import MetricError
 from observers.record.points.child_points import ChildPoint, ChildPoints
-from observers.record.points.live_points import Metric
 from observers.record.points.point_log import PointLog
-from observers.record.points.points import split_metrics
+from observers.record.points.points import Metric, split_metrics
 from observers.record.run_clock import now as run_time
 
 __all__ = ["MetricsBuffer"]

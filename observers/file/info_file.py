@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from observers.file.odd_entries import OddEntries
+from observers.record.guarding import Pace
 from observers.record.journal import Journal
-from observers.record.pacing import Pace
 from observers.record.schema import INFO
 
 __all__ = ["InfoFile"]

@@ -29,7 +29,7 @@ from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_numbered_folder, make_run_folder
 from observers.record.points.point_log import PointLog
-from observers.record.points.rewinding import Position, held
+from observers.record.points.rewinding import Position, held, read_position
 from observers.record.resuming import open_for_resuming, resumed_entry, time_reached
 from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
@@ -122,7 +122,7 @@ class FileObserver(SacredsInterface):
 
     def position(self) -> Position:
         """Return how much the record holds of each metric and each series of media."""
-        return self._started().journal.position()
+        return read_position(self._started().folder)
 
     def held(self, position: Position) -> Position:
         """Return the part of a position that the record has; less where points or media were lost."""

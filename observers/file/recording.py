@@ -18,16 +18,16 @@ from observers.file.whereabouts import Whereabouts
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record import run_clock
-from observers.record.guarding import Apart
+from observers.record.guarding import Apart, Pace
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.media_entry import MediaEntry
-from observers.record.pacing import Pace
-from observers.record.points.point_files import as_text
 from observers.record.points.point_log import PointLog
-from observers.record.points.rewinding import Position, is_rewound, missing_from, next_step, num_missing
+from observers.record.points.points import is_rewound
+from observers.record.points.rewinding import Position, missing_from, next_step, num_missing
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
+from observers.record.storable import as_text
 
 __all__ = ["Recording", "folder_of", "recording_of", "recordings_of", "uid_in"]
 
@@ -147,7 +147,7 @@ class Recording:
         """Seconds of the earlier sessions: no sample of the machine was taken at a later step; 0 without any."""
         if not self.is_resumed:
             return 0.0
-        steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
+        steps = [row["last_step"] for name, row in self.journal.points.summary.items() if not is_rewound(name)]
         return max(run_clock.now() - self.start.timestamp(), max(steps, default=0) + 1.0)
 
     # ------------------------------------------------------------------ a session begins
@@ -230,7 +230,7 @@ class Recording:
             with self._apart.part("following the folder"), self._folder_pace:
                 self.stay_in_folder()
         with self._apart.part("points"):
-            self.journal.flush()
+            self.journal.retry()
             self._write_summary()
         if len(captured_out) > self._output_done:
             self.add_output(captured_out[self._output_done :])
@@ -300,7 +300,7 @@ class Recording:
         for name, new in metrics_by_name.items():
             # A name of Sacred's own Experiment may be anything; the lab's refuses it where it is logged.
             ticks = to_ticks(new["timestamps"], self.start)
-            self.journal.add_points(as_text(name), new["steps"], new["values"], ticks)
+            self.journal.points.add_batch(as_text(name), new["steps"], new["values"], ticks)
         self._write_summary()
         if self.run.has_ended:
             # Sacred's own run waits two seconds for its last heartbeat, which may come after the end.
@@ -402,7 +402,7 @@ class Recording:
                 lost["damaged_points"] = self.journal.points.num_damaged()
             self.journal.write_summary(durable=True)
         with part(SACRED_METRICS):
-            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+            if 0 < sum(row["count"] for row in self.journal.points.summary.values()) <= MAX_SACRED_POINTS:
                 self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
         lost |= {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
         return lost | {"lost_parts": sorted(self._apart.failed)}

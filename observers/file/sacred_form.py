@@ -13,10 +13,10 @@ from sacred.serializer import flatten
 
 from observers.record.json_text import MAX_NOTED_LEVELS
 from observers.record.object_names import named
-from observers.record.points.point_files import as_text
-from observers.record.points.points import TICKS_PER_S, read_metrics
+from observers.record.points.intact_points import read_metrics
+from observers.record.points.points import TICKS_PER_S
 from observers.record.redaction import hide_passwords
-from observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
+from observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
 
 __all__ = ["plain", "sacred_metrics", "to_ticks"]
 

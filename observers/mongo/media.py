@@ -20,7 +20,7 @@ from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_media_indexes
 from observers.mongo.layout import Collections
 from observers.record.json_text import parse_json
-from observers.record.media_record import media_path
+from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import MEDIA
 

@@ -20,7 +20,8 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
-from observers.record.points.points import POINT, TICKS_PER_S, read_intact_points, to_steps
+from observers.record.points.intact_points import read_intact_points
+from observers.record.points.points import POINT, TICKS_PER_S, to_steps
 from observers.record.schema import POINTS, read_names
 from observers.record.storable import storable_text
 

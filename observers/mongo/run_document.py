@@ -18,10 +18,8 @@ from pymongo.errors import DuplicateKeyError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from observers.mongo.layout import Collections, Document
-from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import last_beat
 from observers.record.json_text import parse_json
-from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
     CONFIG,
@@ -33,6 +31,8 @@ from observers.record.schema import (
     RUN,
     SUMMARY,
     VALUES,
+    checkpoint_files,
+    rank_files,
     read_json,
 )
 from observers.record.storable import storable_text

@@ -9,7 +9,7 @@ from typing import Any
 
 from observers.errors import ArtifactError
 from observers.provenance import sources_and_git as provenance
-from observers.record.pacing import Pace
+from observers.record.guarding import Pace
 from observers.record.stored_files import keep
 
 __all__ = ["LabSources"]

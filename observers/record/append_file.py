@@ -1,32 +1,36 @@
-"""Append-only files: whole records, a torn tail repaired, what a full disk refuses kept up to a bound."""
+"""Append-only files of whole records: a torn tail is cut off, and data that a full disk rejects is retried."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from observers.record.atomic_file import replacing, sync_file, sync_folder
-from observers.record.positional import BINARY, pread, pwrite
+from observers.record.atomic_file import BINARY, replacing, sync_file, sync_folder
 from observers.record.regular_file import check_regular
 
-__all__ = ["MAX_PENDING_BYTES", "AppendFile"]
+__all__ = ["MAX_PENDING_BYTES", "AppendFile", "pread", "pwrite"]
 
 _log = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 2**20
-# A multiple of a point's.
+# A multiple of a point's size.
 _COPIED_BYTES = 24 * 2**18
 
 
 class AppendFile:
-    """An append-only file of whole records, which repairs a torn tail when it is opened.
+    """An append-only file of whole records, whose torn tail is cut off when it is opened.
 
     Args:
-        path: The file; made when the first record is written.
+        path: The file; created when the first record is written.
         record_bytes: Length of a record; None for lines; 0 for a stream without records.
-        note: Called with what has been written, and where it begins.
+        note: Called with the offset and the bytes of everything that is written.
+        say: Called by `write` with the path and the error if data has to wait.
+
+    Attributes:
+        num_lost_bytes: Bytes that were dropped because they had to wait for too long.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class AppendFile:
         path: Path,
         record_bytes: int | None = None,
         note: Callable[[int, memoryview], None] | None = None,
+        say: Callable[[Path, OSError], None] | None = None,
     ) -> None:
         self.path = path
         self.record_bytes = record_bytes
@@ -41,64 +46,84 @@ class AppendFile:
         self._pending = bytearray()
         self._fd: int | None = None
         self._note = note
+        self._say = say
         self._size = 0
-        self._is_named_on_disk = False
+        self._is_synced = self._is_named_on_disk = False
 
     @property
     def num_pending_bytes(self) -> int:
-        """Bytes that failed to be written, and are tried again."""
+        """Bytes that could not be written and are retried."""
         return len(self._pending)
 
     @property
     def num_pending_lines(self) -> int:
-        """The same in lines."""
+        """Lines that could not be written and are retried."""
         return self._pending.count(b"\n")
 
     @property
     def num_records(self) -> int:
-        """Records in the file, once it was opened, and of those that failed to be written; for records of a length."""
+        """Records of fixed length, written or pending, once the file has been opened."""
         return (self._size + len(self._pending)) // (self.record_bytes or 1)
 
     @property
     def num_written(self) -> int:
-        """Records in the file, once it was opened."""
+        """Records of fixed length in the file, once it has been opened."""
         return self._size // (self.record_bytes or 1)
 
     def create(self) -> None:
-        """Make the file, if it is not there."""
+        """Create the file unless it exists, and open it."""
         if self._fd is None:
             self._open()
 
-    def append(self, data: bytes) -> bool:
-        """Write `data` behind what is there, and what failed before ahead of it; return whether all is written.
+    def append(self, data: bytes) -> None:
+        """Write pending data, then `data`.
+
+        Args:
+            data: Whole records; empty to retry pending data only.
 
         Raises:
-            OSError: If it is not; what does not get into the file as a whole record is tried again.
+            OSError: If something cannot be written. The file then ends after a whole record, and the rest is retried.
         """
         self._pending += data
         if not self._pending:
-            return True
+            return
         written = 0
         try:
             fd = self._open() if self._fd is None else self._fd
+            self._is_synced = False
             with memoryview(self._pending) as view:
                 while written < len(view):
                     written += pwrite(fd, view[written:], self._size + written)
         except OSError:
             self._drop_written(self._whole_part(written))
             self._cut_tail()
-            self._give_up_oldest()
+            self._drop_oldest()
             raise
         self._drop_written(written)
-        return True
+
+    def write(self, data: bytes) -> None:
+        """Append `data`, and report an error instead of raising it.
+
+        Args:
+            data: As for `append`.
+        """
+        try:
+            self.append(data)
+        except OSError as error:
+            if self._say is not None:
+                self._say(self.path, error)
 
     def hold(self, data: bytes) -> None:
-        """Keep `data` for the next `append`."""
+        """Keep `data` for the next `append`.
+
+        Args:
+            data: Whole records. Beyond `MAX_PENDING_BYTES`, the oldest pending records are dropped.
+        """
         self._pending += data
-        self._give_up_oldest()
+        self._drop_oldest()
 
     def _whole_part(self, written: int) -> int:
-        """Return how many of the bytes that were written, of those that wait, are whole records."""
+        """Return how many of the bytes written so far are whole records."""
         if self.record_bytes is None:
             return self._pending.rfind(b"\n", 0, written) + 1
         return written - written % (self.record_bytes or 1)
@@ -122,10 +147,8 @@ class AppendFile:
 
     def _whole(self, fd: int, size: int) -> int:
         """Return the size of the file without its torn tail."""
-        if self.record_bytes == 0:
-            return size
         if self.record_bytes is not None:
-            return size - size % self.record_bytes
+            return size - size % (self.record_bytes or 1)
         end = size
         while end > 0:
             start = max(0, end - 65536)
@@ -136,14 +159,14 @@ class AppendFile:
         return 0
 
     def _cut_tail(self) -> None:
-        """Take back what a failed write left, so that readers meet whole records only."""
+        """Remove the partial record of a failed write, so that readers find whole records only."""
         if self._fd is not None:
             try:
                 os.ftruncate(self._fd, self._size)
             except OSError:
                 _log.debug("%s: the tail of a failed write stays until the next one", self.path)
 
-    def _give_up_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         excess = len(self._pending) - MAX_PENDING_BYTES
         if excess <= 0:
             return
@@ -155,7 +178,7 @@ class AppendFile:
         self.num_lost_bytes += excess
 
     def is_gone(self) -> bool:
-        """Tell whether the open file is no longer the one at its path, so that nobody would see what is appended."""
+        """Tell whether the open file is no longer the one at its path, so that appended data would be invisible."""
         if self._fd is None:
             return False
         try:
@@ -166,16 +189,21 @@ class AppendFile:
             return False
 
     def recreate(self, path: Path) -> bool:
-        """Make the file anew at `path`, with what it holds, which is there for as long as it is open.
+        """Create the file again with the content of the open one, if that was deleted.
 
-        Returns whether that was to be done; a file that is there stays as it is.
+        Args:
+            path: The new place, which may be the old one.
+
+        Returns:
+            Whether the file was created; False if it is still at `path`.
         """
         old, size, waiting = self._fd, self._size, bytes(self._pending)
         if path == self.path and not self.is_gone():
             return False
-        with contextlib.suppress(OSError):  # what somebody has put there
+        with contextlib.suppress(OSError):  # another file of that name
             path.unlink()
-        self.path, self._fd, self._size, self._is_named_on_disk = path, None, 0, False
+        self.path, self._fd, self._size = path, None, 0
+        self._is_synced = self._is_named_on_disk = False
         self._pending.clear()
         if old is not None:
             self._copy_from(old, size)
@@ -188,23 +216,30 @@ class AppendFile:
         while start < size:
             try:
                 data = pread(fd, min(_COPIED_BYTES, size - start), start)
-            except OSError:  # it was taken away on the server, too
+            except OSError:  # it is gone from the server, too
                 data = b""
             if not data:
                 self.num_lost_bytes += size - start
                 return
             self.hold(data)
-            with contextlib.suppress(OSError):  # a full disk; it waits, as all else does
+            with contextlib.suppress(OSError):  # a full disk; the data is retried as usual
                 self.append(b"")
             start += len(data)
 
     def give_up(self) -> None:
-        """Count what failed to be written as lost, instead of trying again."""
+        """Drop pending data, and count it as lost."""
         self.num_lost_bytes += len(self._pending)
         self._pending.clear()
 
     def replace(self, data: bytes) -> None:
-        """Put a file that holds `data` in the place of this one; what failed to be written before is to be none."""
+        """Replace the file's content, atomically.
+
+        Args:
+            data: The new content. No data may be pending.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
@@ -212,12 +247,23 @@ class AppendFile:
         self._size = len(data)
 
     def sync(self) -> None:
-        """Wait until what is written is on the disk."""
-        if self._fd is not None:
+        """Wait until everything written is on the disk, unless it is there already.
+
+        Raises:
+            OSError: If the disk fails.
+        """
+        if self._fd is None or self._is_synced:
+            return
+        # Before the wait, during which another thread may append.
+        self._is_synced = True
+        try:
             sync_file(self._fd)
             if not self._is_named_on_disk:
                 sync_folder(self.path.parent)
                 self._is_named_on_disk = True
+        except OSError:
+            self._is_synced = False
+            raise
 
     def _forget(self) -> None:
         if self._fd is not None:
@@ -225,10 +271,46 @@ class AppendFile:
             self._fd = None
 
     def close(self) -> None:
-        """Flush the file to disk and close it."""
-        if self._fd is not None:
+        """Flush the file to the disk and close it."""
+        try:
+            self.sync()
+        except OSError:
+            _log.debug("%s: could not be flushed to disk", self.path)
+        self._forget()
+
+
+# ---------------------------------------------------------------------- reading and writing at an offset
+
+# Windows has neither `os.pread` nor `os.pwrite`; there, one thread at a time moves the position of a file.
+_moving = threading.Lock()
+
+
+def _pread(descriptor: int, count: int, start: int) -> bytes:
+    """Stand in for `os.pread`."""
+    with _moving:
+        before = os.lseek(descriptor, 0, os.SEEK_CUR)
+        try:
+            os.lseek(descriptor, start, os.SEEK_SET)
+            return os.read(descriptor, count)
+        finally:
+            os.lseek(descriptor, before, os.SEEK_SET)
+
+
+def _pwrite(descriptor: int, data: bytes | memoryview, start: int) -> int:
+    """Stand in for `os.pwrite`."""
+    try:
+        with _moving:
+            before = os.lseek(descriptor, 0, os.SEEK_CUR)
             try:
-                self.sync()
-            except OSError:
-                _log.debug("%s: could not be flushed to disk", self.path)
-            self._forget()
+                os.lseek(descriptor, start, os.SEEK_SET)
+                return os.write(descriptor, data)
+            finally:
+                os.lseek(descriptor, before, os.SEEK_SET)
+    finally:
+        # The traceback of an error would hold the data, whose buffer the caller may want to cut.
+        del data
+
+
+# Calls of the system's own functions have no frame that a traceback could hold.
+pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _pread)
+pwrite: Callable[[int, bytes | memoryview, int], int] = getattr(os, "pwrite", _pwrite)

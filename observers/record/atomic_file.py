@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole or not at all, and files that only one of many writers creates."""
+"""Files that are replaced whole or not at all, and waiting until files and folders are on the disk."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.record.positional import BINARY
+__all__ = ["BINARY", "make_folder", "replacing", "sync_file", "sync_files", "sync_folder"]
 
-__all__ = ["make_folder", "replacing", "sync_file", "sync_files", "sync_folder", "write_once"]
-
-# What file systems say that cannot do this, or need not; of a folder, some say more.
+# A flag for `os.open`: without it, Windows translates line ends.
+BINARY: int = getattr(os, "O_BINARY", 0)
+# Errors of file systems that cannot sync, or need not; for folders there are more.
 _NOT_POSSIBLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
 _NOT_FOR_FOLDERS = (*_NOT_POSSIBLE, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR)
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Give a stream to write the new content of `path` to; on success it takes the place of the old content.
+    """Open a stream for the new content of a file, which replaces the old content when the block succeeds.
 
-    If anything fails, the old file stays as it was and nothing half-written is left beside it.
+    If anything fails, the old file stays as it was, and no partial file is left beside it.
 
     Args:
-        path: The file.
-        durable: Whether to wait until it is on the disk. A process that is killed never needs that, a power cut does.
+        path: The file, which need not exist.
+        durable: Whether to wait until it is on the disk. Only a power cut makes a difference, not a killed process.
 
     Raises:
         OSError: If the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    # Mode and group are up to the umask and the folder, as of any new file.
+    # Umask and folder determine mode and group, as for any new file.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -82,10 +82,13 @@ def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it is in, whose names no power cut takes away again; one that is there is left.
+    """Create a folder and its parents, with names that survive a power cut.
+
+    Args:
+        path: The folder, which may exist.
 
     Raises:
-        OSError: If it cannot be made.
+        OSError: If it cannot be created.
     """
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
@@ -94,7 +97,10 @@ def make_folder(path: Path) -> None:
 
 
 def sync_file(descriptor: int) -> None:
-    """Wait until what was written to an open file is on the disk, where the file system has such a thing.
+    """Wait until an open file is on the disk, if its file system supports that.
+
+    Args:
+        descriptor: Of the file.
 
     Raises:
         OSError: If the disk fails.
@@ -102,19 +108,22 @@ def sync_file(descriptor: int) -> None:
     _sync(descriptor, _NOT_POSSIBLE)
 
 
-def _sync(descriptor: int, passed_over: tuple[int, ...]) -> None:
+def _sync(descriptor: int, ignored: tuple[int, ...]) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in passed_over:
+        if error.errno not in ignored:
             raise
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """Wait until files that others have written, and the names of them and of their folders, are on the disk.
+    """Wait until files that were written elsewhere are on the disk, with their names and the names of their folders.
+
+    Args:
+        paths: The files; those that are gone or cannot be read are skipped.
 
     Raises:
-        OSError: If the disk fails. A file that is gone is passed over.
+        OSError: If the disk fails.
     """
     folders = set()
     for path in paths:
@@ -130,14 +139,17 @@ def sync_files(paths: Iterable[Path]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk: without that, a power cut can take a file that is there.
+    """Wait until the names in a folder are on the disk; otherwise a power cut can remove a file that was synced.
+
+    Args:
+        folder: The folder.
 
     Raises:
         OSError: If the disk fails.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # on Windows, and where a folder may be written but not read
+    except PermissionError:  # on Windows, and for folders that may be written but not read
         return
     try:
         _sync(descriptor, _NOT_FOR_FOLDERS)

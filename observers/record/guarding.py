@@ -1,4 +1,4 @@
-"""Events of observers that keep their errors from the run, and belong to the process that records it."""
+"""How observers keep errors, slowness and forked children away from the run that they record."""
 
 from __future__ import annotations
 
@@ -6,32 +6,36 @@ import contextlib
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import Any
 
 from observers.errors import ObserversError
 
-__all__ = ["Apart", "Owned", "guarded", "guarded_without_lock"]
+__all__ = ["Apart", "Owned", "Pace", "guarded", "guarded_without_lock"]
 
 _log = logging.getLogger(__name__)
+# The share of the time that paced work may take.
+_SHARE = 0.01
 
 
 class Owned:
-    """Records for one process; a forked child has a copy, which is to change nothing of what its parent records."""
+    """Base of observers that record for one process; the copy in a forked child must not change the parent's record."""
 
     _owner_pid: int | None = None
-    _has_told_child = False
+    _has_warned_child = False
 
     def _own(self) -> None:
         """Record for this process from now on."""
-        self._owner_pid, self._has_told_child = os.getpid(), False
+        self._owner_pid, self._has_warned_child = os.getpid(), False
 
     def _is_copy(self) -> bool:
-        """Tell whether this is the copy of a forked child; it is said once that such a one records nothing."""
+        """Tell whether this is the copy in a forked child, and warn once that the child records nothing."""
         if self._owner_pid is None or self._owner_pid == os.getpid():
             return False
-        if not self._has_told_child:
-            self._has_told_child = True
+        if not self._has_warned_child:
+            self._has_warned_child = True
             _log.warning(
                 "%s: process %d was forked from %d, which records the run; nothing is recorded from the child",
                 type(self).__name__,
@@ -42,43 +46,71 @@ class Owned:
 
 
 class Apart:
-    """Does the parts of an event apart from each other: one that fails is said once, and the next one follows.
+    """Runs the parts of an event separately: an error in one is logged once, and the next part follows.
 
     Attributes:
-        failed: The parts that failed when they were tried last.
+        failed: The parts whose last attempt failed.
     """
 
     def __init__(self) -> None:
         self.failed: set[str] = set()
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Keep the errors of a block from what follows it."""
+        """Run a block, and log an error instead of raising it.
+
+        Args:
+            name: The name of the part in the log and in `failed`.
+        """
         try:
             yield
         except Exception:
             self.failed.add(name)
-            if name not in self._said:
-                self._said.add(name)
-                _log.exception("%s failed; the run continues, and so does the rest of its record", name)
+            if name not in self._logged:
+                self._logged.add(name)
+                _log.exception("%s failed; the run goes on, and so does the rest of its record", name)
         else:
             self.failed.discard(name)
 
 
-def guarded(method: Callable) -> Callable:
-    """Keep an event's errors from the run: they are logged, and the observer goes on with the next event.
+class Pace:
+    """Spaces out work, so that it takes at most 1 % of the time however often it could be done.
 
-    In a forked child it does nothing.
+    if pace.is_due:
+        with pace:  # if this takes 1 ms, it is due again in 99 ms
+            look()
+    """
+
+    def __init__(self) -> None:
+        self._due = self._began = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the work may be done again."""
+        return time.monotonic() >= self._due
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ended = time.monotonic()
+        self._due = ended + (1 / _SHARE - 1) * (ended - self._began)
+
+
+def guarded(method: Callable) -> Callable:
+    """Make an event log its errors instead of raising them, hold the observer's lock, and do nothing in a child.
 
     Args:
-        method: An event of an `Owned` observer with a `_lock`, which is held meanwhile, and `num_errors`, which counts.
+        method: An event of an `Owned` observer with a `_lock` and a counter `num_errors`.
     """
     event = guarded_without_lock(method)
 
     @functools.wraps(method)
     def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Before the lock, which a thread that is not in the child may have held.
+        # Before the lock: in a child, it may be held by a thread that does not exist there.
         if self._is_copy():
             return None
         with self._lock:
@@ -88,7 +120,11 @@ def guarded(method: Callable) -> Callable:
 
 
 def guarded_without_lock(method: Callable) -> Callable:
-    """Do as `guarded` does for an event that may take long: recording goes on meanwhile."""
+    """Do what `guarded` does without the lock, for events that may take long; recording continues meanwhile.
+
+    Args:
+        method: An event of an `Owned` observer with a counter `num_errors`.
+    """
 
     @functools.wraps(method)
     def event(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,7 @@
 """The journal of a run: append-only files and whole files in its folder, written by one process.
 
-A write that fails (full disk, lost mount, read-only folder) never raises. What could not be written is kept in memory
-and tried again with the next write, up to a bound; beyond it the oldest is given up, and counted. The first failure is
-said once.
+A write that fails (full disk, lost mount, read-only folder) never raises. The data waits in memory and is retried with
+the next write, up to a bound; beyond it the oldest data is dropped, and counted. Only the first failure is reported.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import logging
 import os
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing, sync_files
@@ -30,13 +27,14 @@ _log = logging.getLogger(__name__)
 
 
 class Journal:
-    """Writes one run down.
+    """Writes the record of one run.
 
     Args:
         folder: The run's folder, which exists.
 
     Attributes:
-        num_failures: Writes that failed so far, most of them made good later.
+        folder: The folder, as an absolute path.
+        num_failures: Writes that failed so far; most succeed later.
         points: The files of points.
         media: The files of media.
     """
@@ -45,11 +43,11 @@ class Journal:
         self.folder = lasting_path(folder)
         self.num_failures = 0
         self.points = PointFiles(self.folder, self._say)
-        self._output = AppendFile(self.folder / OUTPUT, 0)
+        self._output = AppendFile(self.folder / OUTPUT, 0, say=self._say)
         self.media = MediaFiles(self.folder, self._say)
-        # Documents as they are to be, and those of them that are to be written.
-        self._known: dict[str, bytes] = {}
-        self._documents: dict[str, bytes] = {}
+        # The current content of each whole file, and the names of those that are not written yet.
+        self._contents: dict[str, bytes] = {}
+        self._unwritten: set[str] = set()
         self._unsynced: set[Path] = set()
         try:
             self._output.create()
@@ -58,69 +56,75 @@ class Journal:
 
     @property
     def num_lost_bytes(self) -> int:
-        """Bytes that were given up, because the disk refused them for too long."""
+        """Bytes that were dropped because the disk rejected them for too long."""
         return sum(file.num_lost_bytes for file in (self.points, self._output, self.media))
 
-    @property
-    def summary(self) -> dict[str, dict[str, Any]]:
-        """The summary of each metric, see `summaries.summarize`."""
-        return self.points.summary
-
-    def add_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
-        """Append points of one metric, see `PointFiles.add_batch`."""
-        self.points.add_batch(name, steps, values, ticks)
-
     def add_output(self, data: bytes) -> None:
-        """Append captured output."""
-        self._append(self._output, data)
+        """Append captured output.
+
+        Args:
+            data: The next part, of any length.
+        """
+        self._output.write(data)
 
     def end_line(self) -> None:
-        """Append a line feed to output that ends in the middle of a line."""
+        """Append a line feed if the output ends in the middle of a line."""
         with self._output.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
             last = stream.read()
-        self._append(self._output, b"\n" if last not in (b"", b"\n") else b"")
+        self._output.write(b"\n" if last not in (b"", b"\n") else b"")
 
-    def flush(self) -> None:
-        """Try again to write what failed before."""
-        self.points.flush()
-        self._append(self._output, b"")
-        self.media.flush()
-        for name in list(self._documents):
+    def retry(self) -> None:
+        """Write everything that could not be written before; see `PointLog.drain` for new points."""
+        self.points.retry()
+        self._output.write(b"")
+        self.media.retry()
+        for name in list(self._unwritten):
             self._replace(name)
 
     def write(self, name: str, document: Any, *, durable: bool = True) -> bool:
-        """Replace the JSON file `name` by `document`, and return whether that is done.
+        """Replace a whole file.
 
         Args:
             name: Its name in the folder.
-            document: What JSON can hold.
-            durable: Whether to wait until it is on the disk; a killed process never needs that, a power cut does.
+            document: Its new content, as JSON holds it.
+            durable: Whether to wait until it is on the disk. Only a power cut makes a difference, not a killed process.
+
+        Returns:
+            Whether it is written; if not, it is retried.
         """
-        self._known[name] = self._documents[name] = json.dumps(document, indent=2).encode()
+        self._contents[name] = json.dumps(document, indent=2).encode()
+        self._unwritten.add(name)
         self._replace(name, durable=durable)
-        return name not in self._documents
+        return name not in self._unwritten
 
     def write_summary(self, *, durable: bool = False) -> None:
-        """Replace the summary of the metrics."""
-        self.write(SUMMARY, self.summary, durable=durable)
+        """Replace the summaries of the metrics.
+
+        Args:
+            durable: As for `write`.
+        """
+        self.write(SUMMARY, self.points.summary, durable=durable)
 
     def note_file(self, path: Path) -> None:
-        """Note a file that belongs to the run, and that others wrote: a source, resource or artifact."""
+        """Remember a file for `sync_all` that belongs to the run and was written elsewhere.
+
+        Args:
+            path: A source, resource or artifact.
+        """
         self._unsynced.add(path)
 
     def sync(self) -> None:
-        """Wait until all points, media and output are on the disk; what cannot be written is tried again later."""
+        """Write points, media and output, and wait until they are on the disk; what cannot be written is retried."""
         try:
             self.points.sync()
-            self.media.flush_or_raise()
             self.media.sync()
             self._output.sync()
         except OSError as error:
             self._say(self.folder, error)
 
     def sync_all(self) -> None:
-        """Do as `sync` does, and wait for the files that were noted, too."""
+        """Do what `sync` does, and wait for the files from `note_file`."""
         self.sync()
         try:
             paths = self._unsynced.copy()
@@ -132,46 +136,59 @@ class Journal:
     # ------------------------------------------------------------------ a folder that is moved or deleted
 
     def is_gone(self) -> bool:
-        """Tell whether a file that is appended to is no longer where it was."""
+        """Tell whether an append-only file is no longer at its path."""
         return any(file.is_gone() for file in (*self.points.files, self._output, self.media.entries))
 
     def follow(self, folder: Path) -> None:
-        """Go on in the same files, which are in `folder` now."""
+        """Continue in the same files after their folder was moved.
+
+        Args:
+            folder: Where the folder is now.
+        """
         self.folder = folder
         self._output.path = folder / OUTPUT
         self.points.follow(folder)
         self.media.follow(folder)
 
     def recreate(self, folder: Path) -> dict[str, int]:
-        """Make the record anew in `folder`, and return how many points and media are lost with the old one."""
+        """Create the record again after its folder was deleted.
+
+        Args:
+            folder: The new folder, which may be the old one.
+
+        Returns:
+            How many points and media are lost with the old folder, by kind.
+        """
         self.folder, num_lost_points, num_lost_media = folder, self.points.num_lost_points, self.media.num_lost
         self.points.recreate(folder)
         self._output.recreate(folder / OUTPUT)
         self.media.recreate(folder)
-        self._documents = dict(self._known)
-        self.flush()
+        self._unwritten = set(self._contents)
+        self.retry()
         self.write_summary()
         return {
             "points": self.points.num_lost_points - num_lost_points,
             "media": self.media.num_lost - num_lost_media,
         }
 
-    # ------------------------------------------------------------------ a journal that was begun before
+    # ------------------------------------------------------------------ an earlier process's journal
 
     def recover(self) -> None:
-        """Take in the latest points of a process that was killed; nobody else may write here meanwhile.
+        """Do what `recall` does, and update the summaries.
 
         Raises:
-            OSError, ValueError: If they cannot be read, or written.
+            OSError, ValueError: If the record cannot be read or written.
         """
         self.recall()
         self.write_summary()
 
     def recall(self) -> None:
-        """Take over what an earlier process has written: the metrics' ids and summaries.
+        """Take over the record of an earlier process, with the latest points if it was killed.
+
+        No other process may write here.
 
         Raises:
-            OSError, ValueError: If it cannot be read.
+            OSError, ValueError: If the record cannot be read or written.
         """
         self.points.recover()
         self.points.recall()
@@ -180,50 +197,44 @@ class Journal:
             if file.path.exists():
                 file.create()
         with contextlib.suppress(OSError):
-            self._known[PROVENANCE] = (self.folder / PROVENANCE).read_bytes()
+            self._contents[PROVENANCE] = (self.folder / PROVENANCE).read_bytes()
 
     def clear(self) -> None:
-        """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""
-        # Tags and notes are written by others, who may be about to.
+        """Remove the partial files of a killed process; no other process may write here."""
+        # Tags and notes are written by other processes, at any time.
         for path in set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def position(self) -> dict[str, dict[str, list]]:
-        """Return the position of all that is in the folder."""
-        return read_position(self.folder)
-
     def rewind(self, position: Position) -> dict[str, dict[str, list]]:
-        """Take the points and media beyond a position away for good, and return the position that is reached.
+        """Remove the points and media beyond a position.
 
-        That is another one where the record has less than it should, as after a power cut.
+        Args:
+            position: See `observers.record.points.rewinding`.
+
+        Returns:
+            The position that the record has now. It has less where points or media are lost, such as after a power cut.
 
         Raises:
-            OSError: If something cannot be written; then this can be done again.
+            OSError: If something cannot be written; then this can be repeated.
         """
         with self.points.turn:
-            self.points.flush_or_raise()
-            self.media.flush_or_raise()
+            self.points.flush()
+            self.media.flush()
             for name, data in rewound_files(self.folder, position):
-                if name == MEDIA:
-                    self.media.replace(data)
+                if name == MEDIA:  # contents stay; the same one may be logged again
+                    self.media.entries.replace(data)
                 else:
                     self.points.replace(name, data)
             self.points.recall()
         self.write_summary()
-        return self.position()
-
-    def _append(self, file: AppendFile, data: bytes) -> None:
-        try:
-            file.append(data)
-        except OSError as error:
-            self._say(file.path, error)
+        return read_position(self.folder)
 
     def _replace(self, name: str, *, durable: bool = True) -> None:
         try:
             with replacing(self.folder / name, durable=durable) as stream:
-                stream.write(self._documents[name])
-            del self._documents[name]
+                stream.write(self._contents[name])
+            self._unwritten.discard(name)
         except OSError as error:
             self._say(self.folder / name, error)
 
@@ -233,18 +244,17 @@ class Journal:
             _log.warning("%s cannot be written (%s); training continues, and writing is retried", path, error.strerror)
 
     def give_up(self) -> None:
-        """Write what is left, but take no more points; what cannot be written is counted as lost from here on."""
+        """Reject new points, write the rest, and count as lost what cannot be written."""
         self.points.give_up()
-        self.flush()
+        self.retry()
         self._output.give_up()
         self.media.give_up()
 
     def close(self) -> None:
-        """Write what is left, say what cannot be written, and close all files."""
+        """Give up, report what could not be written, and close all files."""
         self.give_up()
-        self.points.close()
-        self._output.close()
-        self.media.close()
+        for file in (*self.points.files, self._output, self.media.entries):
+            file.close()
         if self.num_lost_bytes:
             _log.error(
                 "%s: %d points and %d media could not be written and are lost, %d bytes of the record in all",
@@ -253,5 +263,5 @@ class Journal:
                 self.media.num_lost,
                 self.num_lost_bytes,
             )
-        if self._documents:
-            _log.error("%s: %s could not be written", self.folder, ", ".join(sorted(self._documents)))
+        if self._unwritten:
+            _log.error("%s: %s could not be written", self.folder, ", ".join(sorted(self._unwritten)))

@@ -1,26 +1,31 @@
-"""Media of a run on disk: each content in a file once, named by its SHA-256; one entry for each time it was logged.
+"""The media of a run on disk: each content in one file, named by its SHA-256, and an entry for each time it was logged.
 
-The content is written before its entry, so that an entry always leads to a file. What a full disk refuses waits in
-memory, up to a bound, and is tried again; beyond it the oldest is given up, and counted.
+A content is written before its entry, so an entry always leads to a file. Media that a full disk rejects wait in
+memory, up to a bound, and are retried; beyond the bound the oldest are dropped, and counted.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from observers.errors import RecordError
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing, sync_files
+from observers.record.json_text import parse_json
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.media_record import read_media
-from observers.record.schema import MEDIA, MEDIA_FOLDER
+from observers.record.regular_file import read_regular
+from observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
-__all__ = ["MAX_WAITING_BYTES", "MediaFiles"]
+__all__ = ["MAX_WAITING_BYTES", "MediaFiles", "MediaRecord", "media_path", "read_media", "read_table"]
 
 MAX_WAITING_BYTES = 64 * 2**20
+_MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
 class MediaFiles:
@@ -28,54 +33,60 @@ class MediaFiles:
 
     Args:
         folder: The run's folder, which exists.
-        say: Called with a path and an error for what cannot be written, and is tried again.
+        say: Called with a path and an error for media that cannot be written yet, and are retried.
 
     Attributes:
-        num_lost: Entries that were given up, or came without a content.
+        num_lost: Media that were dropped, or that had no content.
+        entries: The file of entries.
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
         self.folder = folder
         self.num_lost = 0
+        self.entries = AppendFile(folder / MEDIA)
         self._say = say
-        self._entries = AppendFile(folder / MEDIA)
         self._waiting: deque[tuple[MediaEntry, Content, float]] = deque()
         self._waiting_bytes = self._lost_bytes = 0
-        # Names of contents that this process has written: they need no look at the disk.
+        # Names of contents this process has written, which need no look at the disk.
         self._written: set[str] = set()
-        # Contents that are not on the disk for certain.
+        # Contents that may not be on the disk yet.
         self._unsynced: set[Path] = set()
 
     @property
     def num_lost_bytes(self) -> int:
-        """Bytes of contents and entries that were given up."""
-        return self._lost_bytes + self._entries.num_lost_bytes
+        """Bytes of contents and entries that were dropped."""
+        return self._lost_bytes + self.entries.num_lost_bytes
 
     def add(self, entry: MediaEntry, time_s: float) -> None:
-        """Write one entry, behind those that wait; `time_s` counts from the run's start."""
+        """Write one medium, after those that wait.
+
+        Args:
+            entry: The medium. One without a content counts as lost.
+            time_s: When it was logged, in seconds since the run started.
+        """
         if entry.content is None:
             self._lose(1)
             return
         self._waiting.append((entry, entry.content, time_s))
         self._waiting_bytes += entry.content.num_bytes
-        self.flush()
+        self.retry()
 
-    def flush(self) -> None:
-        """Write what waits, as far as the disk takes it."""
+    def retry(self) -> None:
+        """Write waiting media, as far as the disk has room; drop the oldest if too much waits."""
         try:
-            self.flush_or_raise()
+            self.flush()
         except OSError as error:
             self._say(self.folder / MEDIA_FOLDER, error)
         while self._waiting_bytes > MAX_WAITING_BYTES:
-            given_up = self._waiting.popleft()[1].num_bytes
-            self._waiting_bytes -= given_up
-            self._lose(given_up)
+            dropped = self._waiting.popleft()[1].num_bytes
+            self._waiting_bytes -= dropped
+            self._lose(dropped)
 
-    def flush_or_raise(self) -> None:
-        """Write what waits.
+    def flush(self) -> None:
+        """Write waiting media.
 
         Raises:
-            OSError: If it cannot be written; it still waits then.
+            OSError: If some cannot be written; they still wait.
         """
         while self._waiting:
             entry, content, time_s = self._waiting[0]
@@ -83,43 +94,39 @@ class MediaFiles:
                 self._write(each)
             self._waiting.popleft()
             self._waiting_bytes -= content.num_bytes
-            self._entries.append(_line(entry, content, time_s))
-        self._entries.append(b"")
-
-    def replace(self, data: bytes) -> None:
-        """Put other entries in the place of those that are there; their contents stay, for whom they are the same.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
-        self._entries.replace(data)
-
-    @property
-    def entries(self) -> AppendFile:
-        """The file of entries."""
-        return self._entries
-
-    def follow(self, folder: Path) -> None:
-        """Go on in the same files, which are in `folder` now."""
-        self.folder, self._entries.path = folder, folder / MEDIA
-
-    def recreate(self, folder: Path) -> None:
-        """Make the entries anew in `folder`; those whose contents are gone are lost."""
-        self.folder = folder
-        self._written.clear()
-        self._entries.recreate(folder / MEDIA)
-        self.num_lost += sum(not media.path.exists() for media in read_media(folder))
+            self.entries.append(_line(entry, content, time_s))
+        self.entries.append(b"")
 
     def sync(self) -> None:
-        """Wait until the contents and entries that are written are on the disk.
+        """Write waiting media, and wait until all are on the disk.
 
         Raises:
-            OSError: If the disk fails.
+            OSError: If the disk fails, or some cannot be written; they still wait.
         """
+        self.flush()
         paths = self._unsynced.copy()
         sync_files(paths)
         self._unsynced -= paths
-        self._entries.sync()
+        self.entries.sync()
+
+    def follow(self, folder: Path) -> None:
+        """Continue in the same files after their folder was moved.
+
+        Args:
+            folder: Where the folder is now.
+        """
+        self.folder, self.entries.path = folder, folder / MEDIA
+
+    def recreate(self, folder: Path) -> None:
+        """Create the entries again after the folder was deleted; entries whose content is gone count as lost.
+
+        Args:
+            folder: The new folder, which may be the old one.
+        """
+        self.folder = folder
+        self._written.clear()
+        self.entries.recreate(folder / MEDIA)
+        self.num_lost += sum(not media.path.exists() for media in read_media(folder))
 
     def _lose(self, num_bytes: int) -> None:
         self.num_lost += 1
@@ -131,24 +138,19 @@ class MediaFiles:
         path = self.folder / MEDIA_FOLDER / content.file
         path.parent.mkdir(exist_ok=True)
         self._unsynced.add(path)
-        # After a power cut, a file may be there without what was in it.
+        # After a power cut, a file may exist without its content.
         if not path.exists() or path.stat().st_size != len(content.data):
             with replacing(path, durable=False) as stream:
                 stream.write(content.data)
         self._written.add(content.file)
 
     def give_up(self) -> None:
-        """Give up what still waits."""
+        """Drop media that still wait, and count them as lost."""
         while self._waiting:
             self._lose(self._waiting.popleft()[1].num_bytes)
         self._waiting_bytes = 0
-        self.num_lost += self._entries.num_pending_lines
-        self._entries.give_up()
-
-    def close(self) -> None:
-        """Write what waits, and close the file."""
-        self.flush()
-        self._entries.close()
+        self.num_lost += self.entries.num_pending_lines
+        self.entries.give_up()
 
 
 def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
@@ -166,3 +168,91 @@ def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
     if content.images:
         row["images"] = [f"{MEDIA_FOLDER}/{image.file}" for image in content.images]
     return json.dumps(row).encode() + b"\n"
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaRecord:
+    """A medium in the record of a run.
+
+    Attributes:
+        name: The name of the series.
+        kind: image, figure, histogram, text, table, audio, video, point_cloud or html; later versions may add kinds.
+        step: Its step.
+        time: Seconds since the run started.
+        path: The file. `read_table` reads a table, any JSON reader a histogram; other files are PNG, WAV, MP4, PLY or
+            HTML, by their kind.
+        sha256: SHA-256 of the file.
+        content_type: Its MIME type.
+        meta: Width and height, sample rate, caption, number of rows, depending on the kind.
+    """
+
+    name: str
+    kind: str
+    step: int | float
+    time: float
+    path: Path
+    sha256: str
+    content_type: str
+    meta: dict[str, Any]
+
+
+def media_path(folder: Path, file: Any) -> Path:
+    """Return the path of a content.
+
+    Args:
+        folder: The run's folder.
+        file: The value of `file` in an entry, or of an image in a table's cell.
+
+    Raises:
+        RecordError: If that is not the name of a content; it may lead out of the folder.
+    """
+    if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
+        raise RecordError(
+            f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
+            "by this program, remove the entry"
+        )
+    return folder / MEDIA_FOLDER / file.rpartition("/")[2]
+
+
+def read_media(folder: str | Path) -> list[MediaRecord]:
+    """Return the media of a run in the order of logging, without opening their files.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        RecordError: If a file name leads out of the folder.
+    """
+    folder = Path(folder)
+    return [
+        MediaRecord(
+            **{key: row[key] for key in ("name", "kind", "step", "time", "sha256", "content_type", "meta")},
+            path=media_path(folder, row["file"]),
+        )
+        for row in read_json_lines(folder / MEDIA)
+    ]
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
+    """Read a table.
+
+    Args:
+        path: The table's file, `MediaRecord.path`.
+
+    Returns:
+        The names of the columns, and the rows. Cells are numbers, texts, None, or the `Path` of an image.
+
+    Raises:
+        RecordError: If an image's file name leads out of the folder.
+    """
+    table = parse_json(read_regular(path))
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, dict):
+            return float(value["$number"]) if "$number" in value else media_path(path.parent.parent, value["$image"])
+        return value
+
+    return table["columns"], [[cell(value) for value in row] for row in table["rows"]]

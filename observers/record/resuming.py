@@ -26,7 +26,7 @@ from observers.record.identity import is_alive, last_beat, read_lease
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.locking import RecordLock
-from observers.record.points.points import last_time
+from observers.record.points.intact_points import last_time
 from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, RUN
 

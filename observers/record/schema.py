@@ -7,7 +7,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     info.json            the run's info; replaced as a whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
-    metrics.sums         checksums of the points, see `observers.record.points.checksums`; append-only
+    metrics.sums         checksums of the points, see `observers.record.points.intact_points`; append-only
     metrics.live         the latest points of a run that goes on or was killed, see
                          `observers.record.points.live_points`
     metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
@@ -69,7 +69,7 @@ from typing import Any
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 
-__all__ = ["read_json", "read_json_lines", "read_names"]
+__all__ = ["checkpoint_files", "rank_files", "read_json", "read_json_lines", "read_names"]
 
 FORMAT = "sacristan-1"
 # More points than this have no `metrics.json`, which grows with them.
@@ -113,3 +113,25 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
     """Return name, and whether steps are floats, of each metric id."""
     return {row["id"]: (row["name"], row.get("steps") == "float") for row in read_json_lines(folder / NAMES)}
+
+
+def rank_files(folder: Path) -> dict[int, Path]:
+    """Return the output files of the ranks of a run by rank, in order; rank 0 writes the run's own output.
+
+    Args:
+        folder: The run's folder.
+    """
+    files = {int(path.stem): path for path in (folder / RANKS_FOLDER).glob("*.txt") if path.stem.isdecimal()}
+    return dict(sorted(files.items()))
+
+
+def checkpoint_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the name in the folder and the path of each checkpoint, including those that the run started from.
+
+    Args:
+        folder: The run's folder, with `checkpoints/last.pt`, `checkpoints-2/best.pt` and so on.
+    """
+    for path in sorted(folder.glob("checkpoints*/**/*")):
+        name = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not any(part.endswith(".tmp") for part in name.parts):
+            yield name.as_posix(), path

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
-__all__ = ["MAX_DIGITS", "is_large", "is_text_only", "is_unwritable", "storable_integer", "storable_text"]
+__all__ = ["MAX_DIGITS", "as_text", "is_large", "is_text_only", "is_unwritable", "storable_integer", "storable_text"]
 
 _DIGITS = 34
 _BOUND = 10**_DIGITS
 # Python neither writes nor reads integers of more digits, unless it is told to.
 MAX_DIGITS = 4300
 _BITS_A_DIGIT = math.log2(10)
+
+
+def as_text(value: Any) -> str:
+    """Return the text of any value.
+
+    Args:
+        value: Anything, including an int with more digits than Python writes, and an object whose `__str__` raises.
+    """
+    try:
+        return str(value)
+    except Exception:
+        return hex(value) if isinstance(value, int) else f"<{type(value).__name__}>"
 
 
 def is_large(value: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.media_record import media_path
+from observers.record.media_files import media_path
 from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, read_json_lines
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.media_entry import MediaEntry
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 from observers.tensorboard import events
 from observers.tensorboard.event_file import EventFile
 from observers.tensorboard.model_graph import graph_of

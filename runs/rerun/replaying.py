@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.points.points import Series, read_metrics
+from observers.record.points.intact_points import read_metrics
+from observers.record.points.points import Series
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError
 from runs.rerun.launching import OBSERVERS, Launch, recorded_launch

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.points.checksums import entries_of
+from observers.record.points.intact_points import entries_of
 from observers.record.points.points import POINT, TICKS_PER_S, Series
 from observers.record.points.summaries import summarize
 from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
@@ -37,7 +37,7 @@ def write_metrics(run: Run, folder: Path) -> None:
             rows.append({"id": number, "name": name, **({"steps": "float"} if as_float else {})})
             data = _as_points(series, number).tobytes()
             points.write(data)
-            sums.write(entries_of(data, total, POINT.itemsize))
+            sums.write(entries_of(data, total))
             total += len(series)
             if len(series):
                 summary[name] = stored.get(name) or summarize(series.values, series.steps)

@@ -25,7 +25,7 @@ from observers.mongo.destination import (
 from observers.record.identity import is_alive, last_beat, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
-from observers.record.points.points import has_latest_points
+from observers.record.points.intact_points import has_latest_points
 from observers.record.schema import DESTINATION, RUN
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOLED, read_json, run_folders

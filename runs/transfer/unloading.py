@@ -20,8 +20,8 @@ from observers.artifacts.version import check_name
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
-from observers.record.media_record import media_path
-from observers.record.points.points import has_latest_points
+from observers.record.media_files import media_path
+from observers.record.points.intact_points import has_latest_points
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (

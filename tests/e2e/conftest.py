@@ -18,9 +18,9 @@ import pytest
 import torch
 
 from ingredients.checkpoints.files import load_checkpoint
-from observers.record.media_record import read_media, read_table
-from observers.record.points.points import read_metrics, read_points
-from observers.record.points.rewinding import is_rewound
+from observers.record.media_files import read_media, read_table
+from observers.record.points.intact_points import read_metrics, read_points
+from observers.record.points.points import is_rewound
 from observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from observers.record.points.points import read_points
+from observers.record.points.intact_points import read_points
 from observers.record.schema import read_names
 
 # Dozens of processes that each import torch, on a machine that may be busy.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 from runs import open_store
 from runs.rerun.resuming import resume_launch
 from tests.processes import PIPE, Process, launcher, run

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
-from observers.record.points.checksums import entries_of
-from observers.record.points.points import POINT, read_all_points, read_metrics, read_points
+from observers.record.points.intact_points import entries_of, read_all_points, read_metrics, read_points
+from observers.record.points.points import POINT
 from observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 
@@ -226,7 +226,7 @@ def settle(folder):
     """Have all points of a killed process in `metrics.bin` alone, each in a block of its own, for damage to be done."""
     points = read_all_points(folder)
     points.tofile(folder / "metrics.bin")
-    sums = [entries_of(point.tobytes(), place, POINT.itemsize) for place, point in enumerate(points)]
+    sums = [entries_of(point.tobytes(), place) for place, point in enumerate(points)]
     (folder / "metrics.sums").write_bytes(b"".join(sums))
     (folder / "metrics.live").unlink()
 

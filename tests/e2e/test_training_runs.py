@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from observers.record.media_record import read_media, read_table
+from observers.record.media_files import read_media, read_table
 from tests.processes import DEVNULL, Process, run
 
 LAB = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from observers.file.recording import recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import object_id
 from observers.record.identity import lease
-from observers.record.media_record import read_media
+from observers.record.media_files import read_media
 from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import DamagedError, StoreError

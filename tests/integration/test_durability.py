@@ -14,7 +14,7 @@ import pytest
 from experiments import Experiment
 from ingredients.checkpoints.files import save_checkpoint
 from observers import FileObserver, Image
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import json
 import textwrap
 
-from observers.record.media_record import read_media
-from observers.record.points.points import read_metrics
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics
 from runs.transfer.syncing import reap
 
 # `child(_run)` is called in a forked process; the parent waits for its end, and logs before and after.

@@ -14,8 +14,8 @@ import pytest
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
 from observers.record.identity import read_lease, true_status
-from observers.record.media_record import read_media
-from observers.record.points.points import read_metrics, read_points
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics, read_points
 
 # More than there is room for in `metrics.live`, which is given back before anything is lost.
 MANY = 140_000

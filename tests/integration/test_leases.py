@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from observers.record.identity import is_alive, read_lease, true_status
-from observers.record.points.points import read_metrics, read_points
+from observers.record.points.intact_points import read_metrics, read_points
 from runs.transfer.syncing import reap, sync
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

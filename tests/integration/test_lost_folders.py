@@ -14,9 +14,8 @@ from experiments import Experiment
 from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
 from observers.mongo.run_document import DocumentDelivery
 from observers.record.identity import read_lease, true_status
-from observers.record.media_record import read_media
-from observers.record.points.checksums import read_blocks
-from observers.record.points.points import read_intact_points, read_metrics
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_blocks, read_intact_points, read_metrics
 
 
 def record(main, *observers, **options):

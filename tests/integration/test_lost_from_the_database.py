@@ -11,7 +11,7 @@ import pytest
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
 from observers.mongo.delivery import Delivery
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 from runs.transfer.syncing import sync
 
 LOSSES = {

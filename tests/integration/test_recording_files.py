@@ -18,8 +18,8 @@ from experiments.running import captured_output
 from observers import FileObserver, MongoObserver, Text
 from observers.errors import ArtifactError, MediaError, MetricError
 from observers.record.identity import is_alive, true_status
-from observers.record.media_record import read_media
-from observers.record.points.points import read_metrics, read_points
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics, read_points
 from observers.record.schema import LIVE
 from runs.transfer.syncing import reap
 from tests.integration.conftest import HEAD

@@ -21,7 +21,8 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from observers.mongo.shipper import Shipper
-from observers.record.points.points import POINT, read_metrics
+from observers.record.points.intact_points import read_metrics
+from observers.record.points.points import POINT
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync

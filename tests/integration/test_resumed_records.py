@@ -18,8 +18,9 @@ from observers.errors import ResumeError
 from observers.mongo.delivery import Delivery
 from observers.record.identity import lease
 from observers.record.locking import is_locked, locked
-from observers.record.media_record import read_media
-from observers.record.points.points import POINT, read_metrics, read_points
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics, read_points
+from observers.record.points.points import POINT
 from observers.record.schema import read_names
 from runs.__main__ import main as runs_command
 from runs.stores.opening import open_store

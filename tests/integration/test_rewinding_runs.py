@@ -18,8 +18,8 @@ from sacred.observers import FileStorageObserver
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
 from observers.errors import ResumeError
-from observers.record.media_record import read_media
-from observers.record.points.points import read_metrics, read_points
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics, read_points
 
 
 def record(tmp_path, main, *observers, beat_interval=0.05, **options):

@@ -11,7 +11,8 @@ import numpy as np
 import pymongo
 import pytest
 
-from observers.record.points.points import POINT, read_metrics
+from observers.record.points.intact_points import read_metrics
+from observers.record.points.points import POINT
 
 SECONDS = float(os.environ.get("SACRISTAN_SOAK_S", "600"))
 POINTS_PER_S = 2_000

@@ -14,7 +14,7 @@ from experiments import Experiment
 from observers import FileObserver
 from observers.mongo.destination import Destination
 from observers.record.identity import lease
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 from observers.record.schema import DESTINATION
 from runs.__main__ import main as runs_command
 from runs.errors import StoreError

@@ -13,7 +13,7 @@ import torch
 from experiments import Experiment
 from experiments.running import system_metrics as module
 from observers import FileObserver, MongoObserver
-from observers.record.points.points import read_metrics
+from observers.record.points.intact_points import read_metrics
 
 ALWAYS = {
     "system/cpu_percent",

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from observers.record import positional
+from observers.record import append_file
+from observers.record.atomic_file import BINARY
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]
@@ -89,13 +90,13 @@ def test_main_job_runs_and_is_read_without_what_other_systems_lack(tmp_path):
 @pytest.fixture(params=["the system's", "the lab's"])
 def calls(request):
     """Return what reads and what writes at a place: the system's, and what stands in for it."""
-    own = positional._pread, positional._pwrite
-    return own if request.param == "the lab's" else (positional.pread, positional.pwrite)
+    own = append_file._pread, append_file._pwrite
+    return own if request.param == "the lab's" else (append_file.pread, append_file.pwrite)
 
 
 def test_positional_reading_and_writing_leave_the_position(calls, tmp_path):
     pread, pwrite = calls
-    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT | positional.BINARY)
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT | BINARY)
     try:
         assert os.write(descriptor, b"0123456789") == 10
         os.lseek(descriptor, 4, os.SEEK_SET)

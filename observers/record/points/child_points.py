@@ -1,10 +1,10 @@
-"""Points that forked children log, on their way to the process that records the run.
+"""Points logged by forked children, on their way to the process that records the run.
 
-Memory that a child shares with its parent holds the parent's points, and is not for a second writer. A child appends
-its points to a file of the run's folder, a line of JSON each, and the parent takes them from there with its heartbeats.
-Each holds a lock meanwhile, so that no line is cut in two, and none is written while the file is emptied. The first
-line says where the first point is that was not taken, so that a parent that is killed on the way leaves none twice.
-What it has not taken, the next writer of the record takes.
+The memory for points belongs to the parent, and must not have a second writer. A child appends its points to a file in
+the run's folder, one JSON line each, and the parent moves them into the record with its heartbeats. Both lock the file
+while they use it, so no line is torn and none is written while the file is emptied. The first line of the file is the
+offset of the first point that was not moved: a parent that is killed halfway moves no point twice. The next writer of
+the record moves the points that a killed parent left.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from observers.record.positional import BINARY, pwrite
+from observers.record.append_file import pwrite
+from observers.record.atomic_file import BINARY
 from observers.record.schema import CHILD_POINTS
 
 try:
     import fcntl
-except ImportError:  # not on Windows, which does not fork either
+except ImportError:  # on Windows, which does not fork either
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["ChildPoint", "ChildPoints"]
 
 _log = logging.getLogger(__name__)
-# How long a child may hold the lock, because it was stopped, before its parent passes it over; and at the run's end.
 _HEAD = b"%020d\n"
 _HEAD_BYTES = len(_HEAD % 0)
+# How long the parent waits for a child that was stopped while it holds the lock: at a heartbeat, and at the end.
 _PATIENCE_S, _LAST_PATIENCE_S = 0.5, 5.0
 
 
 class ChildPoint(NamedTuple):
-    """A point as a child logs it.
+    """A point logged by a child.
 
     Attributes:
-        name: Its metric.
-        step: Its step; None is one above the last, which the parent knows.
-        value: Its value.
-        seconds: When it was logged, since the run's start.
+        name: The metric's name.
+        step: The step; None is one above the metric's last, which only the parent knows.
+        value: The value.
+        seconds: When it was logged, since the run started.
     """
 
     name: str
@@ -53,13 +54,13 @@ class ChildPoint(NamedTuple):
 
 
 class ChildPoints:
-    """The file that children of one run log to; made by the process that records it, before it forks.
+    """The file that the children of one run log to; the recording process creates it before it forks.
 
     Args:
         folder: The run's folder.
 
     Attributes:
-        folder: The same, which may be moved.
+        folder: The same; the owner updates it if the folder is moved.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,7 +74,7 @@ class ChildPoints:
         return self.folder.absolute() / CHILD_POINTS
 
     def create(self) -> None:
-        """Make the file, if it is not there; a child that finds none says so."""
+        """Create the file unless it exists; if that fails, a child's `add` raises."""
         with contextlib.suppress(OSError):
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             try:
@@ -82,17 +83,21 @@ class ChildPoints:
                 os.close(fd)
 
     def after_fork(self) -> None:
-        """Begin anew in a child: what the parent has open, or a thread of it held, is not the child's."""
+        """Reset what a child has inherited: the parent's descriptor, and a lock that another thread may have held."""
         self._fd, self._lock = None, threading.Lock()
-        # Now, because a later file of this name is that of another session.
+        # Opened now, because a later file of this name belongs to another session.
         with contextlib.suppress(OSError):
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | BINARY)
 
     def add(self, point: ChildPoint) -> None:
         """Append a point, from a child.
 
+        Args:
+            point: The point.
+
         Raises:
-            OSError: If it cannot be written, or nobody takes it any more: a FileNotFoundError.
+            FileNotFoundError: If the run has ended, so nobody would read the point.
+            OSError: If it cannot be written.
         """
         line = json.dumps(point).encode() + b"\n"
         with self._lock:
@@ -100,23 +105,26 @@ class ChildPoints:
                 raise FileNotFoundError(self.path)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             try:
-                there = os.fstat(self._fd)
-                if not there.st_nlink:
+                status = os.fstat(self._fd)
+                if not status.st_nlink:
                     raise FileNotFoundError(self.path)
                 if os.write(self._fd, line) < len(line):  # the disk is full
-                    os.ftruncate(self._fd, there.st_size)
+                    os.ftruncate(self._fd, status.st_size)
                     os.write(self._fd, line)
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
     def taken(self, *, last: bool = False) -> Iterator[Iterator[ChildPoint]]:
-        """Give every point that came, and empty the file when the block ends well; the `last` time removes it.
+        """Give the points that were not moved yet, and empty the file if the block succeeds.
 
-        A point counts as taken once the next one is asked for. A child that was stopped while it holds the lock does
-        not stop its parent: its points come with the next call.
+        A point counts as moved when the next one is asked for. If a child was stopped while it holds the lock, the
+        points come with a later call.
+
+        Args:
+            last: Whether the run ends; then the file is removed.
         """
-        with _opened(self.path, _LAST_PATIENCE_S if last else _PATIENCE_S) as fd:
+        with _locked(self.path, _LAST_PATIENCE_S if last else _PATIENCE_S) as fd:
             if fd is None:
                 yield iter(())
                 return
@@ -128,15 +136,15 @@ class ChildPoints:
 
     @contextlib.contextmanager
     def left(self) -> Iterator[list[ChildPoint]]:
-        """Give every point that a killed process has not taken, and remove the file when the block ends well."""
-        with _opened(self.path, _LAST_PATIENCE_S) as fd:
+        """Give the points that a killed process left, and remove the file if the block succeeds."""
+        with _locked(self.path, _LAST_PATIENCE_S) as fd:
             if fd is None:
                 yield []
                 return
-            yield list(self._points(fd, notes=False))
+            yield list(self._points(fd, advances=False))
             self.path.unlink(missing_ok=True)
 
-    def _points(self, fd: int, *, notes: bool = True) -> Iterator[ChildPoint]:
+    def _points(self, fd: int, *, advances: bool = True) -> Iterator[ChildPoint]:
         size = os.fstat(fd).st_size
         with os.fdopen(os.dup(fd), "rb") as stream:
             with contextlib.suppress(ValueError):
@@ -150,17 +158,17 @@ class ChildPoints:
                 except (ValueError, TypeError):
                     _log.warning("%s: a line of %d bytes is damaged, and left out", self.path, len(line))
                 at += len(line)
-                if notes:
+                if advances:
                     pwrite(fd, _HEAD % at, 0)
 
 
 @contextlib.contextmanager
-def _opened(path: Path, patience_s: float) -> Iterator[int | None]:
-    """Open a file, which is locked meanwhile; None if there is none, or others hold it for too long."""
+def _locked(path: Path, patience_s: float) -> Iterator[int | None]:
+    """Open and lock a file; give None if there is none, or another process holds the lock for too long."""
     try:
         fd = os.open(path, os.O_RDWR | BINARY)
     except OSError as error:
-        if not isinstance(error, FileNotFoundError):  # none, as long as nobody forks
+        if not isinstance(error, FileNotFoundError):  # there is none until the process forks
             _log.warning("%s cannot be read (%s); it is tried again", path, error.strerror)
         yield None
         return
@@ -170,7 +178,7 @@ def _opened(path: Path, patience_s: float) -> Iterator[int | None]:
             _log.warning("%s: a forked child holds it, and has stopped; what children log waits for it", path)
         yield fd if is_locked else None
     finally:
-        # Not by closing it alone: a child that is forked meanwhile has it open, too.
+        # Closing alone would not release it: a child that is forked in the meantime has it open, too.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 

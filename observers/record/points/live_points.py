@@ -1,13 +1,13 @@
-"""Points on their way to the journal, in memory that outlives the process.
+"""The latest points of a run, in memory that outlives the process.
 
-A point that is logged is packed into `metrics.live`, a small file of the run's folder that is mapped into memory. When
-the process is killed, the kernel still has it, and readers find it there. The heartbeat moves what has come to
-`metrics.bin`; when the run ends, the file goes.
+A point is packed into `metrics.live` when it is logged: a small file in the run's folder that is mapped into memory.
+If the process is killed, the kernel still has it, and readers find it there. The heartbeat moves new points to
+`metrics.bin`, and the end of the run removes the file.
 
-The file has two halves (see `observers.record.schema`): points go into one while those of the other are appended to
-`metrics.bin`. Each half is mapped by itself, because `mmap.write` appends in one step what a thread under the
-interpreter's lock has packed: it takes a slot and fills it, or there is no room and it takes none. That needs no lock
-of ours, which would cost as much as all the rest.
+The file has two halves (see `observers.record.schema`): new points go into one while the points of the other are
+appended to `metrics.bin`. Each half is mapped separately, because `mmap.write` appends in one step, under the
+interpreter's lock, what a thread has packed: it takes a slot and fills it, or there is no room and it takes none. This
+needs no lock of its own, which would cost as much as everything else.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import logging
 import mmap
+import os
 import struct
 import threading
 from collections import Counter
@@ -25,10 +26,9 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from observers.record.points.mapped_file import mapped_halves
-from observers.record.points.points import SLOT, STAMP_SHIFT, TICKS_PER_S, points_in
+from observers.record.points.points import SLOT, STAMP_SHIFT, TICKS_PER_S, Metric, points_in
 
-__all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Metric"]
+__all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,29 +42,14 @@ _BITS, _FLOAT = struct.Struct("@q"), struct.Struct("@d")
 MAX_METRICS = 2**STAMP_SHIFT - 1
 _MAX_TICK = 2**32 - 1
 
-
-class Metric:
-    """One metric: what its points are tagged with, and how far it got.
-
-    Attributes:
-        name: Its name.
-        tag: Of its points whose step is an int: an id plus one; 0 while it has none.
-        float_tag: The same of those whose step is a float.
-        count: How many of its points were logged.
-        last: The last step; -1 before the first.
-    """
-
-    __slots__ = ("count", "float_tag", "last", "name", "tag")
-
-    def __init__(self, name: str, count: int = 0, last: int | float = -1) -> None:
-        self.name = name
-        self.tag = self.float_tag = 0
-        self.count = count
-        self.last = last
+# File systems where an allocated page can be written at any time. On those that write a changed page elsewhere (btrfs,
+# ZFS), or that a server can take away, a full disk or a lost server would end the process by SIGBUS.
+_SAFE_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"))
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 class _Later(NamedTuple):
-    """A point whose value comes later."""
+    """A point whose value is fetched later."""
 
     bits: int
     fetch: Callable[[], float]
@@ -76,14 +61,14 @@ class Half:
     """One half of the memory.
 
     Args:
-        memory: What it is written to, up to its end.
-        offset: Where the half begins in it.
-        num_slots: How many points it takes.
+        memory: What points are written to, up to its end.
+        offset: Where the half begins in `memory`.
+        num_slots: The number of points it has room for.
 
     Attributes:
-        memory: As given; points are appended at its position.
-        num_used: How many slots are taken, once it is filled; 0 of a clean one.
-        later: Points whose value comes later, by the number that stands in the place of the step meanwhile.
+        memory: As passed; points are appended at its position.
+        num_used: How many slots are taken, once the half is full or closed; 0 if it is clean.
+        later: Points whose value is fetched later, by the number that their slot holds as its step until then.
     """
 
     def __init__(self, memory: mmap.mmap, offset: int, num_slots: int) -> None:
@@ -91,29 +76,35 @@ class Half:
         self._offset = offset
         self._at = offset + _SLOT_BYTES
         self._slots = np.frombuffer(memory, SLOT, num_slots, self._at)
-        self.num_used = 0
-        self.base = 0
-        self.stamp = 0
+        self.num_used = self.base = self.stamp = 0
         self.later: dict[int, _Later] = {}
 
     def set_base(self, base: int) -> None:
-        """Say how many points come before its first one."""
+        """Store the number of points that come before the half's first one.
+
+        Args:
+            base: The number of points in `metrics.bin`, and in the other half if that is older.
+        """
         self.base = base
         _BASE(self.memory, self._offset, base)
 
     def open(self, base: int) -> None:
-        """Begin to fill it, which is clean."""
+        """Start to fill the half, which is clean.
+
+        Args:
+            base: As for `set_base`.
+        """
         self.set_base(base)
         self.stamp = self.stamp % 255 + 1
         _BASE(self.memory, self._offset + 8, self.stamp)
         self.memory.seek(self._at)
 
     def num_taken(self) -> int:
-        """Return how many slots are taken by now."""
+        """Return the number of slots taken so far."""
         return (self.memory.tell() - self._at) // _SLOT_BYTES
 
     def points(self) -> tuple[np.ndarray, int]:
-        """Return its points (n,) in the journal's form, and how many values could not be fetched."""
+        """Return the half's points (n,) of `POINT`, and the number of values that could not be fetched."""
         num_failed = 0
         slots = self._slots[: self.num_used]
         if self.later:
@@ -130,30 +121,34 @@ class Half:
         return points_in(slots, self.stamp), num_failed
 
     def ids(self, num_slots: int) -> list[int]:
-        """Return the metric of each point in its first slots, also of those whose value comes later."""
+        """Return the metric id of each point in the first slots, including points whose value is fetched later.
+
+        Args:
+            num_slots: How many slots to look at.
+        """
         there = points_in(self._slots[:num_slots], self.stamp)["metric"].tolist()
         return there + [(point.tag & MAX_METRICS) - 1 for point in list(self.later.values())]
 
     def clear(self) -> None:
-        """Make it clean."""
-        # A slice of numpy's structures would be filled one by one.
+        """Clear all slots, after their points have been moved."""
+        # Assigning to a slice of numpy structures would fill them one by one.
         self.memory[self._at : self._at + self.num_used * _SLOT_BYTES] = bytes(self.num_used * _SLOT_BYTES)
         self.num_used = 0
 
 
 class LivePoints:
-    """Takes points, from any thread, in well under a microsecond.
+    """Takes points from any thread, in well under a microsecond.
 
     Args:
-        path: The file; None, or where it cannot be mapped, is memory that goes with the process.
+        path: The file. If it is None or cannot be mapped, the memory is lost with the process.
         start: When the run started, in seconds since 1970.
-        base: How many points there are already.
-        half_points: How many points a half takes.
+        base: The number of points logged before.
+        half_points: The number of points a half has room for.
 
     Attributes:
-        start: As given.
-        trouble: Why the points do not outlive the process, though there is a path; None if they do.
-        is_closed: Whether it takes no more points.
+        start: As passed.
+        trouble: Why the file at `path` could not be mapped; None if it is, or if there is no path.
+        is_closed: Whether points are rejected.
     """
 
     def __init__(self, path: Path | None, start: float, base: int = 0, half_points: int = HALF_POINTS) -> None:
@@ -162,7 +157,7 @@ class LivePoints:
         self._path = path
         self.start = start
         self._half_points = half_points
-        # Reentrant: a signal's handler may log while its thread is in here.
+        # Reentrant: a signal handler may log while its thread is in here.
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._halves = self._map()
@@ -170,37 +165,39 @@ class LivePoints:
 
     def _map(self) -> tuple[Half, Half]:
         half_bytes = _SLOT_BYTES * (1 + self._half_points)
-        first = second = None
+        memories = None
         if self._path is not None:
             try:
-                first, second = mapped_halves(self._path, half_bytes)
+                memories = _mapped_halves(self._path, half_bytes)
             except (OSError, ValueError, AttributeError) as error:
                 self.trouble = getattr(error, "strerror", None) or str(error)
-        if first is None or second is None:
-            first, second = mmap.mmap(-1, half_bytes), mmap.mmap(-1, 2 * half_bytes)
+        first, second = memories or (mmap.mmap(-1, half_bytes), mmap.mmap(-1, 2 * half_bytes))
         return Half(first, 0, self._half_points), Half(second, half_bytes, self._half_points)
 
     def _open(self, half: Half, base: int) -> None:
         half.open(base)
         stamp = half.stamp << STAMP_SHIFT
         write: Callable[[bytes], int] = half.memory.write
-        # At once: threads and signals come in at calls, and there is none in between.
+        # In one step: other threads and signals only come in at calls, and there is none in between.
         self._active, self._stamp, self._write = half, stamp, write
 
     def add(self, metric: Metric, step: int | float | None, value: float, now: float) -> bool:
-        """Take a point; return False if there is no room, see `swap`.
+        """Take a point.
 
-        The statements between two calls are one to other threads and to signals, under the interpreter's lock: without
-        that lock, call `add_any`.
+        Under the interpreter's lock, the statements between two calls are one step for other threads and signals.
+        Without that lock, call `add_any`.
 
         Args:
-            metric: Its metric, which has a tag.
-            step: Its step; None is one above the last.
+            metric: Its metric, which has a `tag`.
+            step: Its step; None is one above the metric's last.
             value: Its value.
-            now: Seconds since 1970.
+            now: The time of the run, in seconds since 1970.
+
+        Returns:
+            False if there is no room; then `swap`, and call again.
 
         Raises:
-            struct.error: If the step is no int of 64 bits, or the clock was set back behind the start.
+            struct.error: If the step is not an int of 64 bits, or the clock was set back to before the start.
         """
         tick = int((now - self.start) * TICKS_PER_S)
         before = metric.last
@@ -209,7 +206,7 @@ class LivePoints:
         metric.last = step
         try:
             data, stamp = b"", -1
-            while stamp != self._stamp:  # as long as the heartbeat opens the other half meanwhile
+            while stamp != self._stamp:  # repeat if the heartbeat opens the other half in the meantime
                 stamp = self._stamp
                 data = _PACK(step, value, tick, metric.tag | stamp)
         except BaseException:
@@ -227,7 +224,14 @@ class LivePoints:
         return True
 
     def add_any(self, metric: Metric, step: int | float | None, value: float | Callable[[], float], now: float) -> bool:
-        """Do as `add` does, at any time, with a step of 64 bits or a float, and a value or what fetches it later."""
+        """Take a point as `add` does, under a lock, with any kind of step and value.
+
+        Args:
+            metric: Its metric, with a `float_tag` if the step is a float.
+            step: An int of 64 bits, a float, or None for one above the metric's last.
+            value: Its value, or a function that the next heartbeat calls to fetch it.
+            now: The time of the run; times before the start count as the start.
+        """
         with self._lock:
             if step is None:
                 step = metric.last + 1
@@ -238,8 +242,8 @@ class LivePoints:
             tick = min(max(0, int((now - self.start) * TICKS_PER_S)), _MAX_TICK)
             number = -1
             if callable(value):
-                number, later = next(self._numbers), self._active.later
-                later[number] = _Later(bits, value, tick, tag)
+                number = next(self._numbers)
+                self._active.later[number] = _Later(bits, value, tick, tag)
                 data = _PACK(number, 0.0, 0, 0)
             else:
                 data = _PACK(bits, value, tick, tag)
@@ -256,28 +260,30 @@ class LivePoints:
         return True
 
     def leftover(self) -> Half | None:
-        """Return the half that an earlier `swap` returned, if it was not cleared, because an exception came first."""
+        """Return the half of an earlier `swap` that was not cleared because an exception came first, if any."""
         other = self._other()
         return other if other.num_used else None
 
     def swap(self, base: int) -> Half | None:
-        """Return the half that was filled so far, to be moved away and cleared; points go to the other one meanwhile.
+        """Open the other half, and return the filled one, whose points are to be moved and cleared.
 
-        For one caller at a time; None if there are no points.
+        One caller at a time.
 
         Args:
-            base: How many points come before them.
+            base: The number of points before those in the filled half.
+
+        Returns:
+            The filled half; None if it has no points.
         """
         with self._lock:
             half = self._active
             if self.is_closed:
-                if half.num_used:
-                    half.set_base(base)
+                half.set_base(base)
                 return half if half.num_used else None
             if not half.num_taken():
                 return None
             half.set_base(base)
-            # Points that other threads add up to the moment when the other half takes them are counted behind it.
+            # Points that other threads add before the other half takes them are counted afterwards.
             other = self._other()
             self._open(other, base + half.num_taken())
             half.num_used = half.num_taken()
@@ -289,7 +295,7 @@ class LivePoints:
         return self._halves[self._active is self._halves[0]]
 
     def num_waiting(self) -> Counter[int]:
-        """Return how many points are here, by the metric's id."""
+        """Return the number of points that have not been moved, by metric id."""
         with self._lock:
             num_taken = self._active.num_used if self.is_closed else self._active.num_taken()
             return Counter(
@@ -300,26 +306,33 @@ class LivePoints:
 
     @property
     def num_bytes(self) -> int:
-        """The room that its file takes, which `remove` gives back; 0 without one."""
+        """Size of the file, which `remove` frees; 0 without a file."""
         return 2 * _SLOT_BYTES * (1 + self._half_points) if self._path is not None and self.trouble is None else 0
 
     def close(self) -> None:
-        """Take no more points; `swap` still gives those that are here."""
+        """Reject points from now on; `swap` still returns those that are here."""
         with self._lock:
             if not self.is_closed:
                 self.is_closed, self._write = True, _refuse
                 self._active.num_used = self._active.num_taken()
 
     def follow(self, path: Path) -> None:
-        """Note that the file was moved to `path`."""
+        """Remember the file's new place after it was moved.
+
+        Args:
+            path: Where the file is now.
+        """
         self._path = path
 
     def recreate(self, path: Path, base: int) -> Half | None:
-        """Make the file anew at `path`; return what has come since the last `swap`, to be moved away, if anything.
+        """Create the file again, after its folder was deleted.
 
         Args:
-            path: Where to.
-            base: How many points come before those.
+            path: The new file.
+            base: The number of points before those since the last `swap`.
+
+        Returns:
+            The half with the points since the last `swap`, to be moved; None if there are none.
         """
         with self._lock:
             half = self._active
@@ -332,20 +345,54 @@ class LivePoints:
             return half if half.num_used else None
 
     def remove(self) -> None:
-        """Remove the file, once it is closed and nothing is here any more, and give its room back."""
+        """Remove the file and free its room, after it was closed and all its points were moved."""
         if self._path is not None and self.trouble is None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
         with self._lock:
-            # As long as it is mapped, the file takes its room.
-            self._halves = _no_halves()
+            # The file keeps its room while it is mapped.
+            self._halves = Half(_no_memory(), 0, 1), Half(_no_memory(), 0, 1)
             self._active = self._halves[0]
 
 
-def _no_halves() -> tuple[Half, Half]:
-    return Half(mmap.mmap(-1, 2 * _SLOT_BYTES), 0, 1), Half(mmap.mmap(-1, 2 * _SLOT_BYTES), 0, 1)
+def _no_memory() -> mmap.mmap:
+    return mmap.mmap(-1, 2 * _SLOT_BYTES)
 
 
 def _refuse(data: bytes) -> NoReturn:
-    """Take the place of `mmap.write` once no more points are taken."""
+    """Stand in for `mmap.write` once the points are closed."""
     raise ValueError
+
+
+def _mapped_halves(path: Path, half_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """Return a new, fully allocated file as memory: its first half, and all of it.
+
+    Raises:
+        OSError, ValueError: If that is impossible.
+        AttributeError: If the system cannot allocate files.
+    """
+    kind = _file_system(path.parent)
+    if kind not in _SAFE_FILE_SYSTEMS:
+        raise OSError(None, f"the file system {kind} is not known to keep what is mapped")
+    # A process that has an old file mapped keeps it.
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, 2 * half_bytes)
+        return mmap.mmap(descriptor, half_bytes), mmap.mmap(descriptor, 2 * half_bytes)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _file_system(folder: Path) -> str:
+    """Return the kind of file system that a folder is on."""
+    device = folder.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in _MOUNTS.read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if fields.split()[2] == wanted:
+            return rest.split()[0]
+    return "unknown"

@@ -1,4 +1,4 @@
-"""The log of a run's points: where any thread puts them, and from where they go to whoever records them."""
+"""The log of a run's points: any thread adds points, and the owner moves them to where they are kept."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from observers.errors import MetricError
-from observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints, Metric
-from observers.record.points.points import POINT
-from observers.record.points.rewinding import is_rewound
+from observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
+from observers.record.points.points import POINT, Metric, is_rewound
 
 __all__ = ["PointLog"]
 
@@ -20,16 +19,16 @@ _NONE = np.empty(0, POINT)
 
 
 class PointLog:
-    """Takes the points of one run, and keeps none of them itself; see `observers.record.points.point_files`.
+    """Takes the points of one run; a subclass such as `PointFiles` keeps them.
 
-    Any thread may log, which waits for nothing but for room in memory. To move points away is for one thread at a time.
+    Any thread may log, and waits for nothing but room in memory. Only one thread at a time may move points.
 
     Attributes:
-        folder: The folder of the record; None without one.
-        metrics: What was logged of each metric, by name.
-        names: Name, and whether steps are floats, of each metric's id.
-        keeps_new: Whether somebody asks `take_new` for points.
-        turn: Held by who moves points away.
+        folder: The record's folder; None without a record.
+        metrics: Every metric by name.
+        names: By metric id: the name, and whether steps are floats.
+        keeps_new: Whether moved points are kept for `take_new`.
+        turn: The lock held while points are moved.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -44,14 +43,14 @@ class PointLog:
         self._new: list[np.ndarray] = []
         self._naming = threading.RLock()
         self._next_id = 0
-        # The number of every name that this process has met.
+        # The id of every name this process has met.
         self._numbers: dict[tuple[str, bool], int] = {}
 
     # ------------------------------------------------------------------ logging
 
     @property
     def live(self) -> LivePoints:
-        """Log that takes points, after `begin`."""
+        """The memory that takes points, after `begin`."""
         if self._live is None:
             raise RuntimeError("a PointLog takes points after `begin` only; call it first")
         return self._live
@@ -61,17 +60,21 @@ class PointLog:
 
         Args:
             start: When the run started, in seconds since 1970.
-            half_points: How many points there is room for until they are moved away.
-            path: The file that is mapped into memory; None is memory that goes with the process.
-            base: How many points there are already.
+            half_points: The number of points there is room for until they are moved.
+            path: The file to map into memory; None is memory that is lost with the process.
+            base: The number of points logged before.
         """
         self._live = LivePoints(path, start, base, half_points)
 
     def metric(self, name: str, *, float_steps: bool = False) -> Metric:
-        """Return what the points of a metric are tagged with.
+        """Return a metric, with an id for points whose steps are ints, or floats.
+
+        Args:
+            name: The metric's name. A new one gets an id, which is stored before any of its points.
+            float_steps: Whether to look up the id for float steps.
 
         Raises:
-            MetricError: If there are more metrics than a run can have.
+            MetricError: If the run has too many metrics.
         """
         with self._naming:
             metric = self.metrics.get(name) or Metric(name)
@@ -92,12 +95,12 @@ class PointLog:
         self.names[number] = (name, float_steps)
         return number
 
-    # ------------------------------------------------------------------ moving points away
+    # ------------------------------------------------------------------ moving points
 
     def drain(self) -> None:
-        """Move away what was logged up to now."""
+        """Move all points logged so far to where they are kept."""
         with self.turn:
-            if self._live is None or self._is_draining:  # by the handler of a signal that came in the middle of it
+            if self._live is None or self._is_draining:  # draining: a signal handler interrupted it
                 return
             self._is_draining = True
             try:
@@ -119,28 +122,28 @@ class PointLog:
         half.clear()
 
     def take_new(self) -> np.ndarray:
-        """Return the points (n,) of `schema.POINT` that were moved away since the last call, if this `keeps_new`."""
+        """Return the points (n,) of `POINT` moved since the last call; none unless `keeps_new` is set."""
         with self.turn:
             new = np.concatenate([_NONE, *self._new])
             self._new.clear()
         return new
 
-    # What is done with names and points, by those who keep them.
+    # Subclasses that keep names and points override these.
 
     def _write_name(self, number: int, name: str, float_steps: bool) -> None:
-        """Keep the name of a new id, before a point has it."""
+        """Store the name of a new id, before any point has that id."""
 
     def _num_points(self) -> int:
-        """Return how many points are kept."""
+        """Return the number of points kept."""
         return 0
 
     def _keep(self, base: int, points: np.ndarray) -> None:
-        """Keep points (n,), but for those that are kept already; `base` come before the first."""
+        """Keep points (n,) that follow `base` others, except those that are kept already."""
 
     # ------------------------------------------------------------------ counting
 
     def position(self) -> dict[str, list]:
-        """Return how many points were logged of each metric, moved away or not, and the last step."""
+        """Return the number of points and the last step of each metric that is rewound, moved or not."""
         return {
             name: [metric.count, metric.last]
             for name, metric in self.metrics.copy().items()
@@ -148,7 +151,11 @@ class PointLog:
         }
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Count on from a position, to which all is added that was not moved away yet."""
+        """Set the count and last step of each metric, and add the points that have not been moved.
+
+        Args:
+            position: `[count, last step]` by metric, as `position` returns it.
+        """
         waiting: Counter[str] = Counter()
         if self._live is not None:
             for number, count in self._live.num_waiting().items():

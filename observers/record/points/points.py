@@ -1,28 +1,16 @@
-"""The points of a run as they lie on the disk, and how they are read: numpy, where `schema` has none."""
+"""The points of a run as arrays: their layout on disk and in memory, and the metrics in them.
+
+Reading them from a run's folder is in `observers.record.points.intact_points`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-import operator
-import os
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from observers.record.points.checksums import damaged, read_blocks
-from observers.record.regular_file import open_regular
-from observers.record.schema import (
-    CHILD_POINTS,
-    LIVE,
-    POINTS,
-    SUMS,
-    read_names,
-)
 
 if TYPE_CHECKING:
     import pandas
@@ -32,44 +20,37 @@ __all__ = [
     "SLOT",
     "STAMP_SHIFT",
     "TICKS_PER_S",
+    "Metric",
+    "Names",
     "Series",
-    "has_latest_points",
+    "by_name",
+    "is_rewound",
+    "of_metrics",
     "points_in",
-    "read_all_points",
-    "read_intact_points",
-    "read_live",
-    "read_metric",
-    "read_metrics",
-    "read_points",
     "split_metrics",
     "to_steps",
 ]
 
-_log = logging.getLogger(__name__)
-
-# metric: number in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
+# metric: id in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
 POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
-# The same of a point in `metrics.live`, in the machine's byte order; its tag is written last.
+# The same for a point in `metrics.live`, in the machine's byte order; the tag is written last.
 SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
 STAMP_SHIFT = 24
-# Points that are held at once where one metric of several is read: 24 MB.
-_PIECE = 2**20
-# How often points that seem to be damaged are looked at: they may have been replaced meanwhile.
-_LOOKS = 3
-# Damage that was told: the folder and the sentence.
-_told: set[tuple[Path, str]] = set()
-# A tick is 10 ms, so that 32 bits of them last for 497 days.
+# A tick is 10 ms, so 32 bits of ticks last for 497 days.
 TICKS_PER_S = 100
+
+# By metric id: the name, and whether steps are floats.
+Names = Mapping[int, tuple[str, bool]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """The points of one metric, in the order in which they were logged.
+    """The points of one metric, in the order of logging.
 
     Attributes:
-        steps: (n,) int64, or float64 where a step was no integer.
+        steps: (n,) int64, or float64 if any step was not an integer.
         values: (n,) float64; NaN and infinities as logged.
-        times: (n,) float64, seconds since the run started, to 10 ms.
+        times: (n,) float64, seconds since the run started, with a resolution of 10 ms.
 
     Example:
         series = run.metric("train/loss")
@@ -84,88 +65,79 @@ class Series:
         return len(self.values)
 
     def between(self, first: float | None, last: float | None) -> Series:
-        """Return the points in a range of steps, with one more on either side so that lines reach the edges.
+        """Return the points from one step to another, plus one point on either side, in the order of logging.
 
         Args:
-            first, last: The least and the greatest step; None for no bound.
+            first: The lowest step to include; None for no lower bound.
+            last: The highest step to include; None for no upper bound.
 
         Returns:
-            A series in the order of logging.
+            A `Series` that shares this one's memory; empty if no step is in the range.
         """
         low = -np.inf if first is None else first
         high = np.inf if last is None else last
         inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
-        if not len(inside):
-            return Series(self.steps[:0], self.values[:0], self.times[:0])
-        part = slice(max(int(inside[0]) - 1, 0), int(inside[-1]) + 2)
+        part = slice(max(int(inside[0]) - 1, 0), int(inside[-1]) + 2) if len(inside) else slice(0)
         return Series(self.steps[part], self.values[part], self.times[part])
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the points as a pandas DataFrame of the columns `step`, `value` and `time` (seconds)."""
+        """Return the points as a pandas DataFrame with the columns `step`, `value` and `time` (seconds)."""
         import pandas
 
         return pandas.DataFrame({"step": self.steps, "value": self.values, "time": self.times})
 
 
-def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""
-    try:
-        with open_regular(folder / POINTS) as stream:
-            count = os.fstat(stream.fileno()).st_size // POINT.itemsize
-            stop = count if stop is None else min(stop, count)
-            if stop <= start:
-                return np.empty(0, POINT)
-            return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
-    except FileNotFoundError:
-        return np.empty(0, POINT)
+class Metric:
+    """One metric: the tags of its points, and how far it got.
 
-
-def last_time(folder: Path) -> float:
-    """Return the time of the last point that was moved to its file, in seconds since the start; 0 without any."""
-    with contextlib.suppress(OSError):
-        count = (folder / POINTS).stat().st_size // POINT.itemsize
-        return float(read_points(folder, max(0, count - 1))["time"].max(initial=0)) / TICKS_PER_S
-    return 0.0
-
-
-def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
-    """Return those of points `start` to `stop` that are not damaged, and how many there are with the damaged ones.
-
-    Blocks whose checksum differs are left out, and said once.
+    Attributes:
+        name: The metric's name.
+        tag: Its id plus one, for points whose step is an int; 0 before it has an id.
+        float_tag: The same for points whose step is a float.
+        count: How many points were logged.
+        last: The last step; -1 before the first point.
     """
-    for _ in range(_LOOKS):
-        # Before the points, for each is written behind its block.
-        blocks = read_blocks(folder / SUMS, start, stop)
-        first = min([start, *(block[0] for block in blocks)])
-        ends = [block[0] + block[1] for block in blocks]
-        points = read_points(folder, first, None if stop is None else max([stop, *ends]))
-        bad = damaged(blocks, points, first)
-        missing = max([0, *ends]) - first - len(points) if stop is None else 0
-        if (not bad and missing <= 0) or read_blocks(folder / SUMS, start, stop)[: len(blocks)] == blocks:
-            break  # else the record was rewound meanwhile
-    kept = np.ones(len(points), bool)
-    for low, high in bad:
-        kept[low - first : high - first] = False
-    if bad or missing > 0:
-        _tell_damage(folder, bad, missing)
-    wanted = slice(start - first, None if stop is None else stop - first)
-    return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
+
+    __slots__ = ("count", "float_tag", "last", "name", "tag")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tag = self.float_tag = self.count = 0
+        self.last: int | float = -1
 
 
-def _tell_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
-    news = [
-        f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
-        for low, high in bad
-    ]
-    news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
-    for sentence in news:
-        if (folder, sentence) not in _told:
-            _told.add((folder, sentence))
-            _log.warning("%s: %s", folder / POINTS, sentence)
+def is_rewound(name: str) -> bool:
+    """Tell whether rewinding a run to a checkpoint removes later points of a metric.
+
+    Args:
+        name: The metric's name. `system/...` describes the machine, whose past no rewinding undoes.
+    """
+    return not name.startswith("system/")
+
+
+def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
+    """Decode steps from the field `step` of `POINT`.
+
+    Args:
+        steps: (n,) int64, contiguous; float steps are stored by their 64 bits.
+        as_float: Whether the metric's id stands for float steps.
+
+    Returns:
+        (n,) int64 or float64 steps, as logged.
+    """
+    return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
 
 
 def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
-    """Return the points (n,) of `POINT` among the slots of a half of `metrics.live`."""
+    """Return the points among the slots of one half of `metrics.live`.
+
+    Args:
+        slots: (n,) of `SLOT`.
+        stamp: The half's current stamp; slots with another one are empty or left over.
+
+    Returns:
+        (m,) of `POINT`, in the order of logging.
+    """
     is_point = slots["tag"] >> STAMP_SHIFT == stamp
     if not is_point.all():
         slots = slots[is_point]
@@ -175,112 +147,21 @@ def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
             points[field] = slots[field]
         points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
         return points
-    # The same in words of 32 bits, which numpy moves in a fraction of the time: step, value, time, tag.
-    words, found = slots.view("u4").reshape(-1, 6), points.view("u4").reshape(-1, 6)
-    found[:, 2:] = words[:, :4]
-    found[:, 1] = words[:, 4]
-    found[:, 0] = (words[:, 5] & (2**STAMP_SHIFT - 1)) - 1
+    # The same in words of 32 bits (step, value, time, tag), which numpy copies in a fraction of the time.
+    words, copied = slots.view("u4").reshape(-1, 6), points.view("u4").reshape(-1, 6)
+    copied[:, 2:] = words[:, :4]
+    copied[:, 1] = words[:, 4]
+    copied[:, 0] = (words[:, 5] & (2**STAMP_SHIFT - 1)) - 1
     return points
 
 
-def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
-    """Return the points of each half of `metrics.live`, and how many come before them, in order.
-
-    Of a run that goes on it has to be read before `metrics.bin`, or points that are moved meanwhile are in neither.
-    """
-    try:
-        with open_regular(folder / LIVE) as stream:
-            data = np.fromfile(stream, np.uint8)
-    except FileNotFoundError:
-        return []
-    if len(data) % (2 * SLOT.itemsize):
-        return []
-    halves = []
-    for half in data.reshape(2, -1) if len(data) else ():
-        base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
-        if not stamp:  # nothing has been in it yet
-            continue
-        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
-        if len(points):
-            halves.append((base, points))
-    return sorted(halves, key=operator.itemgetter(0))
-
-
-def has_latest_points(folder: Path) -> bool:
-    """Tell whether there are points that the writer of a record has yet to move to `metrics.bin`."""
-    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
-
-
-def read_all_points(folder: Path) -> np.ndarray:
-    """Return all points of a run as an array (n,) of `POINT`, those on their way to `metrics.bin` included.
-
-    Damaged ones are left out; see `read_intact_points`.
-    """
-    live = read_live(folder)
-    points, num_points = read_intact_points(folder)
-    new = [there[max(0, num_points - base) :] for base, there in live]
-    return np.concatenate([points, *new]) if new else points
-
-
-def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
-    """Return steps as they were logged: the 64 bits of `step` hold a float where the metric's entry says so."""
-    return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
-
-
-def read_metrics(folder: str | Path) -> dict[str, Series]:
-    """Return every metric of a run by name, up to the last point that was logged.
-
-    Of a run that goes on it is what has been logged by now.
-
-        losses = read_metrics("my_runs/1")["train/loss"]
-        losses.steps, losses.values  # two arrays (n,)
+def of_metrics(points: np.ndarray, numbers: Iterable[int]) -> np.ndarray:
+    """Return the points of some metrics.
 
     Args:
-        folder: The run's folder.
+        points: (n,) of `POINT`.
+        numbers: The metrics' ids.
     """
-    points = read_all_points(Path(folder))
-    # Last, because the name of a point is written before it.
-    return split_metrics(points, read_names(Path(folder)))
-
-
-def read_metric(folder: str | Path, name: str) -> Series | None:
-    """Return one metric of a run, of whose points no others are held for long; None if there is none of that name.
-
-    Args:
-        folder: The run's folder.
-        name: The metric's.
-    """
-    folder = Path(folder)
-    names = {number: entry for number, entry in read_names(folder).items() if entry[0] == name}
-    if not names:
-        return None
-    for _ in range(_LOOKS):
-        live = read_live(folder)
-        before = _status(folder)
-        size = before[1] // POINT.itemsize
-        parts, num_points = [], 0
-        for start in range(0, max(size, 1), _PIECE):
-            # The last piece goes on to where the file ends by now.
-            points, count = read_intact_points(folder, start, start + _PIECE if start + _PIECE < size else None)
-            parts.append(_of_metrics(points, names))
-            num_points += count
-        if _status(folder)[0] == before[0]:
-            break  # else the record was rewound meanwhile
-    parts += [_of_metrics(there[max(0, num_points - base) :], names) for base, there in live]
-    return split_metrics(parts[0] if len(parts) == 1 else np.concatenate(parts), names)[name]
-
-
-def _status(folder: Path) -> tuple[int, int]:
-    """Return which file the points are in, and its length."""
-    try:
-        found = (folder / POINTS).stat()
-        return found.st_ino, found.st_size
-    except FileNotFoundError:
-        return 0, 0
-
-
-def _of_metrics(points: np.ndarray, numbers: Mapping[int, object]) -> np.ndarray:
-    """Return those points (n,) whose metric is among `numbers`."""
     metric = points["metric"]
     chosen = np.zeros(len(points), bool)
     for number in numbers:
@@ -288,23 +169,50 @@ def _of_metrics(points: np.ndarray, numbers: Mapping[int, object]) -> np.ndarray
     return points if chosen.all() else _taken(points, np.flatnonzero(chosen))
 
 
-def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dict[str, Series]:
-    """Return every metric of `points` (n,) by name, also those of `names` that have none."""
-    by_name: dict[str, list[int]] = {}
+def by_name(points: np.ndarray, names: Names) -> dict[str, np.ndarray]:
+    """Split points by metric.
+
+    Args:
+        points: (n,) of `POINT`; those whose id has no name are left out.
+        names: Every metric's name by id. A metric with steps of both kinds has two ids.
+
+    Returns:
+        The points of every name in `names`, in the order of logging; an empty array if there are none.
+    """
+    numbers: dict[str, list[int]] = {}
     for number, (name, _) in names.items():
-        by_name.setdefault(name, []).append(number)
-    parts = _parted(points["metric"])
+        numbers.setdefault(name, []).append(number)
+    rows = _rows_by_metric(points["metric"])
     none = np.empty(0, np.intp)
+    parts = {}
+    for name, ids in numbers.items():
+        chosen = [rows[number] for number in ids if number in rows]
+        if len(chosen) > 1:
+            chosen = [np.sort(np.concatenate([np.arange(len(points))[each] for each in chosen]))]
+        parts[name] = _taken(points, chosen[0] if chosen else none)
+    return parts
+
+
+def split_metrics(points: np.ndarray, names: Names) -> dict[str, Series]:
+    """Return every metric as a `Series`, including metrics without points.
+
+    Args:
+        points: (n,) of `POINT`.
+        names: Every metric's name by id, and whether its steps are floats.
+    """
+    kinds: dict[str, set[bool]] = {}
+    for name, as_float in names.values():
+        kinds.setdefault(name, set()).add(as_float)
     series = {}
-    for name, numbers in by_name.items():
-        rows = [parts.get(number, none) for number in numbers]
-        if len(numbers) == 1:
-            chosen = _taken(points, rows[0])
-            joined = to_steps(np.ascontiguousarray(chosen["step"]), names[numbers[0]][1])
+    for name, part in by_name(points, names).items():
+        steps = np.ascontiguousarray(part["step"])
+        if len(kinds[name]) == 1:
+            steps = to_steps(steps, *kinds[name])
         else:
-            chosen = _taken(points, np.sort(np.concatenate([np.arange(len(points))[each] for each in rows])))
-            joined = _merged(chosen, {number: names[number][1] for number in numbers})
-        series[name] = Series(joined, chosen["value"].astype(np.float64), chosen["time"] / TICKS_PER_S)
+            floats = [number for number, (_, as_float) in names.items() if as_float]
+            is_float = np.isin(part["metric"], floats)
+            steps = np.where(is_float, to_steps(steps, True), steps.astype(np.float64))
+        series[name] = Series(steps, part["value"].astype(np.float64), part["time"] / TICKS_PER_S)
     return series
 
 
@@ -316,8 +224,8 @@ def _taken(points: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
     return words.take(rows, 0).view(POINT).reshape(-1)
 
 
-def _parted(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
-    """Return where the points of each metric are, in order; a slice where they are all there is.
+def _rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
+    """Return the rows of each metric's points, in order; a slice if there is only one metric.
 
     Args:
         metric: (n,) the metric of each point.
@@ -327,17 +235,8 @@ def _parted(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
         return {}
     if (metric == metric[0]).all():
         return {int(metric[0]): slice(None)}
-    # One stable sort parts all metrics at once, and keeps the order in each; of 16 bits it is a radix sort.
+    # One stable sort splits all metrics at once and keeps the order in each; for 16 bits it is a radix sort.
     order = np.argsort(metric.astype(np.uint16) if metric.max() < 2**16 else metric, kind="stable")
-    found = metric[order]
-    starts = np.flatnonzero(np.diff(found, prepend=found[0] + 1))
-    return dict(zip(found[starts].tolist(), np.split(order, starts[1:]), strict=True))
-
-
-def _merged(points: np.ndarray, float_steps: Mapping[int, bool]) -> np.ndarray:
-    """Return the steps of a name that has an id for ints and one for floats, in the order of logging."""
-    steps = np.empty(len(points), np.float64)
-    for number, as_float in float_steps.items():
-        of_number = points["metric"] == number
-        steps[of_number] = to_steps(points["step"][of_number], as_float)
-    return steps
+    ordered = metric[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] + 1))
+    return dict(zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True))

@@ -1,10 +1,10 @@
 """Positions in a record, and rewinding the record to one.
 
-A position says how much was logged up to a moment, as what JSON holds:
+A position says how much was logged up to some moment, as JSON:
 
     {"metrics": {name: [count, last step]}, "media": {name: [count, last step]}}
 
-Metrics of the machine, `system/...`, are no part of it: they tell of what has happened, which no rewinding undoes.
+Metrics of the machine, `system/...`, are not part of it: they describe the past, which no rewinding undoes.
 """
 
 from __future__ import annotations
@@ -20,33 +20,24 @@ from typing import Any
 import numpy as np
 
 from observers.record.json_text import parse_json
-from observers.record.points.points import TICKS_PER_S, read_intact_points, read_metrics, split_metrics
+from observers.record.points.intact_points import read_intact_points, read_metrics
+from observers.record.points.points import TICKS_PER_S, Names, is_rewound, split_metrics
 from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
-__all__ = [
-    "Position",
-    "held",
-    "is_rewound",
-    "missing_from",
-    "next_step",
-    "num_missing",
-    "read_position",
-    "rewound_files",
-]
+__all__ = ["Position", "held", "missing_from", "next_step", "num_missing", "read_position", "rewound_files"]
 
 _log = logging.getLogger(__name__)
 
 Position = Mapping[str, Mapping[str, list]]
 
 
-def is_rewound(name: str) -> bool:
-    """Tell whether points of the metric `name` are rewound with the training."""
-    return not name.startswith("system/")
-
-
 def read_position(folder: Path) -> dict[str, dict[str, list]]:
-    """Return the position of all that is in a run's folder, without what is on its way to `metrics.bin`."""
+    """Return the position of everything in a run's folder.
+
+    Args:
+        folder: The run's folder. Points in `metrics.live` do not count; see `PointFiles.recover`.
+    """
     position: dict[str, dict[str, list]] = {}
     for kind, series in _steps(folder).items():
         last = {name: steps[-1] for name, steps in series.items() if len(steps)}
@@ -59,9 +50,9 @@ def read_position(folder: Path) -> dict[str, dict[str, list]]:
 
 def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
     """Return the steps of every series that is rewound, in the order of logging: `metrics` and `media` by name."""
-    found = split_metrics(read_intact_points(folder)[0], read_names(folder))
-    metrics: dict[str, Any] = {name: series.steps for name, series in found.items() if is_rewound(name)}
-    for row, place in _odd_rows(folder):
+    series = split_metrics(read_intact_points(folder)[0], read_names(folder))
+    metrics: dict[str, Any] = {name: points.steps for name, points in series.items() if is_rewound(name)}
+    for row, place in _other_values(folder):
         if is_rewound(row["name"]):
             metrics[row["name"]] = list(metrics.get(row["name"], ()))
             metrics[row["name"]].insert(place, row["step"])
@@ -72,10 +63,15 @@ def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
 
 
 def held(folder: Path, position: Position) -> dict[str, dict[str, list]]:
-    """Return the part of a position that a run's folder has.
+    """Return the part of a position that a run's folder still has.
 
-    A series that lost points in its middle has later ones in their places, which are beyond the position: their steps
-    tell.
+    Args:
+        folder: The run's folder.
+        position: The position to look for.
+
+    Returns:
+        The position with lower counts where entries were lost. Later entries do not stand in for lost ones: they are
+        recognised by their steps.
     """
     there = _steps(folder)
     return {
@@ -85,41 +81,50 @@ def held(folder: Path, position: Position) -> dict[str, dict[str, list]]:
 
 
 def _num_held(steps: Sequence[Any], count: int, last: int | float | None) -> int:
-    """Return how many of the first `count` of a series, whose last step is `last`, are among `steps`."""
+    """Return how many of the first `count` entries of a series, whose last step is `last`, are among `steps`."""
     first = steps[:count]
     try:
         has_later = len(first) > 0 and last is not None and first[-1] > last
-    except TypeError:  # a step that is no number
+    except TypeError:  # a step that is not a number
         return len(first)
     return sum(bool(step <= last) for step in first) if has_later else len(first)
 
 
 def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes]]:
-    """Yield name and new content of each file that holds more than the position says.
+    """Yield the name and new content of each file that holds more than a position.
 
-    Each is to be replaced before the next is asked for: whoever is killed on the way has files that lead to the same
-    end when this is done again. Of a name that has both, the numbers and what is none are told apart by their order.
+    Replace each file before asking for the next one. If the process is killed in between, doing all of it again leads
+    to the same result.
+
+    Args:
+        folder: The run's folder.
+        position: The position to rewind to.
     """
     position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
-    odd = list(_odd_rows(folder))
-    kept = [row for row, place in odd if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
-    if len(kept) < len(odd):
+    # Numbers and other values of one metric are counted together, in the order of logging.
+    others = list(_other_values(folder))
+    kept = [row for row, place in others if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
+    if len(kept) < len(others):
         yield VALUES, _lines(kept)
-    num_odd = Counter(row["name"] for row in kept)
+    num_others = Counter(row["name"] for row in kept)
     names = read_names(folder)
     points, num_points = read_intact_points(folder)
-    chosen = points[_within(points["metric"], names, {name: limits[name] - num_odd[name] for name in limits})]
+    numbers = {name: limit - num_others[name] for name, limit in limits.items()}
+    chosen = points[_within(points["metric"], names, numbers)]
     if len(chosen) < num_points:
         yield POINTS, chosen.tobytes()
-    # A name without points would be shown as a metric of the run. A number that is used stays as it is.
+    # A name without points would be shown as a metric of the run. The ids of the others stay the same.
     used = set(np.unique(chosen["metric"]).tolist())
     if not used >= names.keys():
         entries = [{"id": n, "name": name, **({"steps": "float"} if f else {})} for n, (name, f) in names.items()]
         yield NAMES, _lines([entry for entry in entries if entry["id"] in used])
-    media = list(_rows(folder / MEDIA))
+    yield from _rewound_media(folder, position)
+
+
+def _rewound_media(folder: Path, position: Position) -> Iterator[tuple[str, bytes]]:
+    media, kept = list(_rows(folder / MEDIA)), []
     left = {name: entry[0] for name, entry in position["media"].items()}
-    kept = []
     for row in media:
         left[row["name"]] = left.get(row["name"], 0) - 1
         if left[row["name"]] >= 0:
@@ -129,7 +134,15 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
 
 
 def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int, int]]:
-    """Yield name, count and wanted count of what a position has less of than another one."""
+    """Yield every series of which one position has less than another.
+
+    Args:
+        reached: The position that may have less.
+        wanted: The position to compare it with.
+
+    Yields:
+        The series' name, the count in `reached`, and the count in `wanted`.
+    """
     for kind, entries in wanted.items():
         for name, (count, _) in entries.items():
             there = reached[kind].get(name, [0])[0]
@@ -138,22 +151,23 @@ def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int
 
 
 def num_missing(reached: Position, wanted: Position) -> int:
-    """Return how many entries a position has less than another one."""
+    """Return how many points and media one position has less than another; see `missing_from`."""
     return sum(count - there for _, there, count in missing_from(reached, wanted))
 
 
 def next_step(position: Position) -> int:
-    """Return the step that follows the greatest of a metric; 0 where there is none."""
+    """Return the step after the greatest one of any metric in a position; 0 if there is none."""
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0
 
 
-def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: Mapping[str, int]) -> np.ndarray:
-    """Return which points (n,) are among the first of their metric, by its limit; its ids count together."""
+def _within(metric: np.ndarray, names: Names, limits: Mapping[str, int]) -> np.ndarray:
+    """Return which points (n,) are among the first ones of their metric, up to its limit."""
     if not len(metric):
         return np.zeros(0, bool)
+    # A metric with steps of both kinds has two ids, which count together.
     by_name = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in names.values()))}
-    # The last group is of points whose name is lost, which nobody can read; their ids may be anything.
+    # The last group is for points without a name, which no reader shows; their ids may be anything.
     last = max(names, default=-1) + 1
     groups = np.full(last + 1, len(by_name))
     for number, (name, _) in names.items():
@@ -168,12 +182,12 @@ def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: M
     return kept
 
 
-def _odd_rows(folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the values that are no numbers, each with its place among all points of its metric."""
+def _other_values(folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield the logged values that are not numbers, each with its place among all points of its metric."""
     rows = list(_rows(folder / VALUES))
     if not rows:
         return
-    # Records that do not say how many numbers came before one are told by the time.
+    # Early records do not say how many numbers came before such a value; there, its time decides.
     series = {} if all("after" in row for row in rows) else read_metrics(folder)
     count: Counter[str] = Counter()
     for row in rows:
@@ -186,7 +200,7 @@ def _odd_rows(folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of a file; one that a power cut has damaged is passed over."""
+    """Yield the whole lines of a file, except those that a power cut has damaged."""
     try:
         lines = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:

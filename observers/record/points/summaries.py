@@ -1,24 +1,91 @@
-"""The summary of every metric: what there is to say of a curve in ten numbers, kept up with the points."""
+"""Summaries of metrics: a curve in ten numbers, extended as points are logged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from observers.record.points.points import POINT, read_intact_points, to_steps
+from observers.record.points.intact_points import read_intact_points
+from observers.record.points.points import POINT, Names, to_steps
 from observers.record.schema import read_names
 
-__all__ = ["add_to_summaries", "summaries", "summarize"]
+__all__ = ["GrowingSummaries", "add_to_summaries", "summaries", "summarize"]
 
 _CHUNK_POINTS = 2**18
+_NONE = np.empty(0, POINT)
+
+
+class GrowingSummaries:
+    """The summaries of a file of points that grows; new points are kept in memory until many can be added at once.
+
+    Args:
+        read: Returns points `start` to `stop` of the file, for points that are no longer in memory.
+    """
+
+    def __init__(self, read: Callable[[int, int], np.ndarray]) -> None:
+        self._read = read
+        # The summaries, and the number of points in them, which change together.
+        self._done: tuple[dict[str, dict[str, Any]], int] = ({}, 0)
+        # Points that are still in memory, and the number of the first one in the file.
+        self._fresh: list[np.ndarray] = []
+        self._start = self._num_fresh = 0
+
+    def note(self, start: int, points: np.ndarray) -> bool:
+        """Keep points that were appended.
+
+        Args:
+            start: The number of points before them.
+            points: (n,) of `POINT`.
+
+        Returns:
+            Whether it is time to call `extend`.
+        """
+        if self._start + self._num_fresh != start:
+            self._fresh, self._start, self._num_fresh = [], start, 0
+        self._fresh.append(points)
+        self._num_fresh += len(points)
+        return self._num_fresh >= _CHUNK_POINTS
+
+    def extend(self, num_points: int, names: Names) -> dict[str, dict[str, Any]]:
+        """Extend the summaries to all points in the file, and return them.
+
+        Args:
+            num_points: The number of points in the file.
+            names: Name by metric id.
+        """
+        summary, done = self._done
+        start, known = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
+        self._fresh, self._start, self._num_fresh = [], start + len(known), 0
+        while done < num_points:
+            end = min(done + _CHUNK_POINTS, num_points)
+            if start <= done and end <= start + len(known):
+                points = known[done - start : end - start]
+            else:
+                points = self._read(done, end)
+            if not len(points):  # the file was removed
+                break
+            done += len(points)
+            summary = add_to_summaries(summary, points, names)
+            self._done = summary, done
+        return summary
+
+    def restart(self, summary: dict[str, dict[str, Any]], num_points: int) -> None:
+        """Replace the summaries, after the file's content was replaced.
+
+        Args:
+            summary: The summary of every metric in the file.
+            num_points: The number of points in the file.
+        """
+        self._fresh, self._num_fresh = [], 0
+        self._done = summary, num_points
 
 
 def summarize(values: np.ndarray, steps: np.ndarray, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the summary of a metric after more points, without looking at the old ones.
+    """Return the summary of one metric after more points, without reading the old ones.
 
     Args:
         values: (n,) new values, at least one.
@@ -27,7 +94,7 @@ def summarize(values: np.ndarray, steps: np.ndarray, before: Mapping[str, Any] |
 
     Returns:
         `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
-        `first` and `last` alone; `finite` is the number of values that `mean` is over.
+        `first` and `last` only; `finite` is the number of values in `mean`.
     """
     rows = np.zeros(len(values), POINT)
     is_float = np.full(len(values), steps.dtype.kind == "f")
@@ -37,33 +104,35 @@ def summarize(values: np.ndarray, steps: np.ndarray, before: Mapping[str, Any] |
 
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the summary of every metric, from all points in `metrics.bin` that are not damaged."""
-    found: dict[str, dict[str, Any]] = {}
+    """Return the summary of every metric, over all intact points in `metrics.bin`.
+
+    Args:
+        folder: The run's folder.
+    """
+    summary: dict[str, dict[str, Any]] = {}
     names, start = read_names(folder), 0
     while True:
         points, count = read_intact_points(folder, start, start + _CHUNK_POINTS)
         if not count:
-            return found
-        found = add_to_summaries(found, points, names)
+            return summary
+        summary = add_to_summaries(summary, points, names)
         start += count
 
 
-def add_to_summaries(
-    before: Mapping[str, dict[str, Any]], points: np.ndarray, names: Mapping[int, tuple[str, bool]]
-) -> dict[str, dict[str, Any]]:
-    """Return the summaries after more points, without looking at the old ones; see `summarize`.
+def add_to_summaries(before: Mapping[str, dict[str, Any]], points: np.ndarray, names: Names) -> dict[str, Any]:
+    """Return the summaries after more points; see `summarize`.
 
-    The work is done for all metrics at once, so that ten thousand of them cost hardly more than one.
+    All metrics are processed at once, so ten thousand cost hardly more than one.
 
     Args:
-        before: The summaries so far, which are not changed.
-        points: (n,) of `schema.POINT`; those without a name are passed over.
-        names: Name of each metric's id, and whether its steps are floats.
+        before: The summaries so far, which are not modified.
+        points: (n,) of `POINT`; points without a name are skipped.
+        names: By metric id: the name, and whether steps are floats.
     """
     if not len(points):
         return dict(before)
     groups: dict[str, int] = {}
-    # By number: group, and whether steps are floats. The last entry is of numbers without a name.
+    # By id: the group, and whether steps are floats. The last entry is for ids without a name.
     last = max(names, default=-1) + 1
     group_of, float_of = np.full(last + 1, -1), np.zeros(last + 1, bool)
     number = np.minimum(points["metric"], last)
@@ -90,40 +159,49 @@ def add_to_summaries(
 
 
 def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) -> Iterator[dict[str, Any]]:
-    """Yield the summary of each group of `rows` (n,), which begin at `starts`; `total` stands for the mean."""
+    """Yield the summary of each group of `rows` (n,), which begin at `starts`, with a `total` instead of the mean."""
     values = np.ascontiguousarray(rows["value"])
     ends = np.append(starts[1:], len(rows))
+    lengths = ends - starts
     finite = np.isfinite(values)
-    are_finite = bool(finite.all())
-    is_nan = np.isnan(values) if not are_finite else np.zeros(1, bool)
-    with np.errstate(over="ignore"):
-        total = np.add.reduceat(values if are_finite else np.where(finite, values, 0.0), starts)
-    num_finite = ends - starts if are_finite else np.add.reduceat(finite.astype(np.int64), starts)
-    num_numbers = num_finite if are_finite else np.add.reduceat((~is_nan).astype(np.int64), starts)
-    columns = {
-        "count": (ends - starts).tolist(),
+    columns: dict[str, Any] = {
+        "count": lengths.tolist(),
         "first": values[starts].tolist(),
         "last": values[ends - 1].tolist(),
         "last_step": _steps(rows, is_float, ends - 1),
-        "finite": num_finite.tolist(),
-        "total": total.tolist(),
-        "numbers": num_numbers.tolist(),
     }
-    for name, extreme, none, find in (
-        ("min", np.minimum, math.inf, np.argmin),
-        ("max", np.maximum, -math.inf, np.argmax),
-    ):
-        if are_finite and len(starts) == 1:
-            at = np.array([find(values)])
-        else:
-            kept = np.where(is_nan, none, values) if not are_finite else values
-            best = np.repeat(extreme.reduceat(kept, starts), ends - starts)
-            # The first of the best ones; a group of nothing but NaN has any, which is not looked at.
-            is_best = kept == best if are_finite else (kept == best) & ~is_nan
-            at = np.minimum.reduceat(np.where(is_best, np.arange(len(rows)), len(rows) - 1), starts)
+    if finite.all():  # the common case, in less than half of the time
+        is_nan, summed, num_finite, num_numbers = None, values, lengths, lengths
+    else:
+        is_nan, summed = np.isnan(values), np.where(finite, values, 0.0)
+        num_finite = np.add.reduceat(finite.astype(np.int64), starts)
+        num_numbers = np.add.reduceat((~is_nan).astype(np.int64), starts)
+    with np.errstate(over="ignore"):
+        total = np.add.reduceat(summed, starts)
+    columns |= {"finite": num_finite.tolist(), "total": total.tolist(), "numbers": num_numbers.tolist()}
+    for name, extreme, none in (("min", np.minimum, math.inf), ("max", np.maximum, -math.inf)):
+        at = _extremes(values, is_nan, starts, lengths, extreme, none)
         columns |= {name: values[at].tolist(), f"{name}_step": _steps(rows, is_float, at)}
     for entries in zip(*columns.values(), strict=True):
         yield dict(zip(columns, entries, strict=True))
+
+
+def _extremes(
+    values: np.ndarray,
+    is_nan: np.ndarray | None,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    extreme: np.ufunc,
+    none: float,
+) -> np.ndarray:
+    """Return the row of the first extreme of each group; any row for a group of nothing but NaN, which is not used."""
+    if is_nan is None and len(starts) == 1:
+        return np.array([np.argmin(values) if extreme is np.minimum else np.argmax(values)])
+    kept = values if is_nan is None else np.where(is_nan, none, values)
+    is_best = kept == np.repeat(extreme.reduceat(kept, starts), lengths)
+    if is_nan is not None:
+        is_best &= ~is_nan
+    return np.minimum.reduceat(np.where(is_best, np.arange(len(values)), len(values) - 1), starts)
 
 
 def _steps(rows: np.ndarray, is_float: np.ndarray, at: np.ndarray) -> list[int | float]:
@@ -135,7 +213,7 @@ def _steps(rows: np.ndarray, is_float: np.ndarray, at: np.ndarray) -> list[int |
 
 
 def _joined(before: Mapping[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of all points: `before` of the earlier ones, `new` of those that follow."""
+    """Return the summary of all points: `before` for the earlier ones, `new` for those that follow."""
     row = dict(before or {"count": 0, "first": new["first"], "finite": 0, "mean": math.nan})
     for name, is_better in (("min", float.__lt__), ("max", float.__gt__)):
         if new["numbers"] and (name not in row or is_better(new[name], float(row[name]))):

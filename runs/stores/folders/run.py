@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
-from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
 from observers.record.json_text import parse_json
 from observers.record.locking import claimed
-from observers.record.media_record import media_path
-from observers.record.rank_files import rank_files
+from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
     CONFIG,
@@ -34,6 +32,8 @@ from observers.record.schema import (
     SACRED_METRICS,
     SUMMARY,
     VALUES,
+    checkpoint_files,
+    rank_files,
     read_json_lines,
     read_names,
 )
@@ -106,7 +106,7 @@ class FolderRun(Run):
     def _series(self, name: str) -> Series | None:
         # With numpy, which lists of runs do without.
         if (self.folder / POINTS).exists():
-            from observers.record.points.points import read_metric
+            from observers.record.points.intact_points import read_metric
 
             with self._damage_to("metrics"):
                 return read_metric(self.folder, name)

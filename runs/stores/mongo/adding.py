@@ -8,10 +8,17 @@ from typing import Any
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import Packer
-from observers.record.checkpoint_files import checkpoint_files
 from observers.record.json_text import parse_json
-from observers.record.rank_files import rank_files
-from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
+from observers.record.schema import (
+    MEDIA,
+    MEDIA_FOLDER,
+    NOTES,
+    OWN_FILES,
+    RUN,
+    checkpoint_files,
+    rank_files,
+    read_json_lines,
+)
 from runs.errors import StoreError
 from runs.query.index.folders import read_json
 from runs.stores.adding import StagedRun

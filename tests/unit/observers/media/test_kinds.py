@@ -15,7 +15,7 @@ from observers import Figure, Histogram, Image, Table, Text
 from observers.errors import MediaError
 from observers.media.histograms import count_values
 from observers.media.png import png_size
-from observers.record.media_record import read_table
+from observers.record.media_files import read_table
 
 RNG = np.random.default_rng(0)
 

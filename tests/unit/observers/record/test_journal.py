@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
-from observers.record.points.points import POINT, read_metrics, read_points
+from observers.record.points.intact_points import read_metrics, read_points
+from observers.record.points.points import POINT
 from observers.record.schema import NAMES, POINTS, VALUES
 
 
 def fill(journal, count, start=0):
     steps = list(range(start, start + count))
-    journal.add_points("loss", steps, [step / 7 for step in steps], np.zeros(count, np.uint32))
+    journal.points.add_batch("loss", steps, [step / 7 for step in steps], np.zeros(count, np.uint32))
 
 
 def test_points_take_24_bytes_and_old_ones_are_not_touched(tmp_path):
@@ -33,7 +34,7 @@ def test_points_take_24_bytes_and_old_ones_are_not_touched(tmp_path):
 
 def test_values_that_are_no_numbers_are_kept_as_text(tmp_path):
     journal = Journal(tmp_path)
-    journal.add_points("mixed", [1, 2], [0.5, "high"], np.zeros(2, np.uint32))
+    journal.points.add_batch("mixed", [1, 2], [0.5, "high"], np.zeros(2, np.uint32))
     journal.close()
     assert read_metrics(tmp_path)["mixed"].values.tolist() == [0.5]
     assert json.loads((tmp_path / VALUES).read_text())["value"] == "high"
@@ -44,11 +45,11 @@ def test_values_that_are_no_numbers_are_kept_as_text(tmp_path):
 )
 def test_step_or_value_beyond_64_bits_is_kept_as_text_beside_the_others(tmp_path, step, value):
     journal = Journal(tmp_path)
-    journal.add_points("odd", [0, step, 2], [0.5, value, 0.25], np.zeros(3, np.uint32))
+    journal.points.add_batch("odd", [0, step, 2], [0.5, value, 0.25], np.zeros(3, np.uint32))
     journal.close()
     assert read_metrics(tmp_path)["odd"].values.tolist() == [0.5, 0.25]
     assert json.loads((tmp_path / VALUES).read_text())["name"] == "odd"
-    assert journal.summary["odd"]["count"] == 2
+    assert journal.points.summary["odd"]["count"] == 2
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -90,7 +91,7 @@ from observers.record.journal import Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({folder!r}))
 def fill(start, count):
-    journal.add_points("loss", list(range(start, start + count)), [0.5] * count, np.zeros(count, np.uint32))
+    journal.points.add_batch("loss", list(range(start, start + count)), [0.5] * count, np.zeros(count, np.uint32))
 fill(0, 100)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))   # no file may grow beyond: as on a full disk

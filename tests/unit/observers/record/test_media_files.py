@@ -11,7 +11,7 @@ import pytest
 from observers import Image, Text
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
-from observers.record.media_record import read_media
+from observers.record.media_files import read_media
 from observers.record.schema import MEDIA
 
 
@@ -100,7 +100,7 @@ print(journal.media.num_lost, journal.num_lost_bytes)
     ("middle", "steps", "lost"),
     [
         ("", [0, 1, 2, 3], "0 0"),
-        ("observers.record.media_files.MAX_WAITING_BYTES = 9000; journal.flush()", [0, 2, 3], "1 10000"),
+        ("observers.record.media_files.MAX_WAITING_BYTES = 9000; journal.retry()", [0, 2, 3], "1 10000"),
         ("journal.media.give_up()", [0, 3], "2 10006"),
     ],
 )

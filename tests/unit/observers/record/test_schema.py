@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from observers.record.journal import Journal
-from observers.record.points.points import POINT, read_metrics, read_points
+from observers.record.points.intact_points import read_metrics, read_points
+from observers.record.points.points import POINT
 from observers.record.points.summaries import summarize
 from observers.record.schema import read_json_lines
 
@@ -24,9 +25,9 @@ def test_read_metrics_of_an_empty_folder_is_empty(tmp_path):
 
 def test_read_metrics_gives_back_what_was_logged(tmp_path):
     journal = Journal(tmp_path)
-    journal.add_points("a", [0, 1, 5], [0.5, math.nan, -math.inf], ticks(3))
-    journal.add_points("b", [2**40], [3], ticks(1))
-    journal.add_points("a", [6], [1e-300], ticks(1))
+    journal.points.add_batch("a", [0, 1, 5], [0.5, math.nan, -math.inf], ticks(3))
+    journal.points.add_batch("b", [2**40], [3], ticks(1))
+    journal.points.add_batch("a", [6], [1e-300], ticks(1))
     journal.close()
     found = read_metrics(tmp_path)
     assert found["a"].steps.tolist() == [0, 1, 5, 6]
@@ -37,9 +38,9 @@ def test_read_metrics_gives_back_what_was_logged(tmp_path):
 
 def test_read_metrics_merges_int_and_float_steps_in_the_order_of_logging(tmp_path):
     journal = Journal(tmp_path)
-    journal.add_points("a", [0, 1], [1, 2], ticks(2))
-    journal.add_points("a", [1.5], [3], ticks(1))
-    journal.add_points("a", [2], [4], ticks(1))
+    journal.points.add_batch("a", [0, 1], [1, 2], ticks(2))
+    journal.points.add_batch("a", [1.5], [3], ticks(1))
+    journal.points.add_batch("a", [2], [4], ticks(1))
     journal.close()
     found = read_metrics(tmp_path)["a"]
     assert found.steps.tolist() == [0, 1, 1.5, 2]

@@ -10,10 +10,18 @@ import pytest
 
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
-from observers.record.points import checksums, points
-from observers.record.points.checksums import ENTRY_BYTES, blocks_in, damaged, entries_of, read_blocks
-from observers.record.points.points import POINT, read_intact_points, read_metrics
-from observers.record.points.rewinding import held, num_missing
+from observers.record.points import intact_points
+from observers.record.points.intact_points import (
+    ENTRY_BYTES,
+    blocks_in,
+    damaged,
+    entries_of,
+    read_blocks,
+    read_intact_points,
+    read_metrics,
+)
+from observers.record.points.points import POINT
+from observers.record.points.rewinding import held, num_missing, read_position
 from observers.record.schema import LIVE, POINTS, SUMS
 
 START = 1_700_000_000.0
@@ -33,7 +41,7 @@ def write(journal, blocks, step=0):
         for _ in range(size):
             journal.points.live.add(journal.points.metric("loss"), step, step / 8, START + 1)
             step += 1
-        journal.flush()
+        journal.points.drain()
 
 
 def flip(path, at, bit=0):
@@ -158,14 +166,14 @@ def test_points_that_wait_for_the_disk_get_their_checksum_when_they_are_written(
 
 def test_rewinding_leaves_damaged_points_out_and_says_how_many_are_missing(tmp_path):
     journal = record(tmp_path)
-    position = journal.position()
+    position = read_position(journal.folder)
     write(journal, [10], step=30)
     journal.close()
     flip(tmp_path / POINTS, 25 * POINT.itemsize)
     assert num_missing(held(tmp_path, position), position) == 10
     again = Journal(tmp_path)
     again.recall()
-    assert again.summary["loss"]["count"] == 30
+    assert again.points.summary["loss"]["count"] == 30
     assert again.rewind(position)["metrics"] == {"loss": [20, 19]}
     assert again.points.num_damaged() == 0
     assert steps_in(tmp_path) == list(range(20))
@@ -174,25 +182,25 @@ def test_rewinding_leaves_damaged_points_out_and_says_how_many_are_missing(tmp_p
 
 def test_reader_in_the_middle_of_rewinding_tells_of_no_damage(tmp_path, caplog, monkeypatch):
     journal = record(tmp_path)
-    position = journal.position()
+    position = read_position(journal.folder)
     write(journal, [30], step=30)
-    read = points.read_blocks
+    read = intact_points.read_blocks
 
     def slow(*args):
         found = read(*args)
-        monkeypatch.setattr(points, "read_blocks", read)
+        monkeypatch.setattr(intact_points, "read_blocks", read)
         journal.rewind({"metrics": {"loss": [15, 14]}, "media": position["media"]})
         return found
 
-    monkeypatch.setattr(points, "read_blocks", slow)
+    monkeypatch.setattr(intact_points, "read_blocks", slow)
     assert steps_in(tmp_path) == list(range(15))
     assert not caplog.messages
 
 
 def test_large_blocks_have_several_checksums(monkeypatch):
-    monkeypatch.setattr(checksums, "_MAX_POINTS", 4)
+    monkeypatch.setattr(intact_points, "_MAX_POINTS", 4)
     points = np.arange(10 * 24, dtype=np.uint8).view(POINT)
-    blocks = blocks_in(entries_of(points.tobytes(), 100, POINT.itemsize))
+    blocks = blocks_in(entries_of(points.tobytes(), 100))
     assert [block[:2] for block in blocks] == [(100, 4), (104, 4), (108, 2)]
     assert blocks[0][2] == zlib.crc32(points[:4].tobytes())
     assert damaged(blocks, points, 100) == []

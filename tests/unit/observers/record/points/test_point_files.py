@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
-from observers.record.points import mapped_file
-from observers.record.points import points as reading
+from observers.record.points import intact_points, live_points
+from observers.record.points.intact_points import read_all_points, read_live, read_metric, read_metrics
 from observers.record.points.live_points import Half
-from observers.record.points.points import (
-    POINT,
-    SLOT,
-    read_all_points,
-    read_live,
-    read_metric,
-    read_metrics,
-)
+from observers.record.points.points import POINT, SLOT
 from observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0
@@ -65,7 +58,7 @@ def test_point_is_read_as_soon_as_it_is_logged(tmp_path):
 
 @pytest.mark.parametrize("piece", [7, 2**20])
 def test_one_metric_is_read_as_all_are_piece_by_piece(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(reading, "_PIECE", piece)
+    monkeypatch.setattr(intact_points, "_PIECE", piece)
     points = begun(tmp_path).points
     assert read_metric(tmp_path, "loss") is None
     for step in range(120):  # of which some are in memory yet
@@ -95,7 +88,7 @@ def test_points_move_to_the_journal_in_24_bytes_each_and_the_file_goes_at_the_en
     journal.close()
     assert not (tmp_path / LIVE).exists()
     assert steps_in(tmp_path) == list(range(31))
-    assert journal.summary["loss"]["count"] == 31
+    assert journal.points.summary["loss"]["count"] == 31
     assert not journal.points.live.add_any(journal.points.metric("loss"), 31, 1.0, START)
 
 
@@ -116,7 +109,7 @@ def test_reader_sees_every_point_once_at_any_step_of_a_heartbeat(tmp_path, place
         again.recall()
         assert not (copy / LIVE).exists()
         assert steps_in(copy) == list(range(logged))
-        assert sum(row["count"] for row in again.summary.values()) == logged
+        assert sum(row["count"] for row in again.points.summary.values()) == logged
         again.close()
 
     with pytest.MonkeyPatch.context() as patch:
@@ -265,7 +258,7 @@ def test_drain_that_an_exception_breaks_off_is_made_good_by_the_next(tmp_path, m
     assert steps_in(tmp_path) == list(range(6))
     journal.close()
     assert steps_in(tmp_path) == list(range(6))
-    assert journal.summary["loss"]["count"] == 6
+    assert journal.points.summary["loss"]["count"] == 6
 
 
 def test_name_is_written_before_its_first_point(tmp_path):
@@ -310,7 +303,7 @@ def test_rewound_log_counts_what_is_not_written_yet(tmp_path):
 
 
 def test_file_system_that_is_not_known_to_keep_what_is_mapped_is_said_once(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(mapped_file, "_SAFE_FILE_SYSTEMS", frozenset())
+    monkeypatch.setattr(live_points, "_SAFE_FILE_SYSTEMS", frozenset())
     with caplog.at_level(logging.WARNING):
         journal = begun(tmp_path)
         log(journal.points, "loss", 0, 1)

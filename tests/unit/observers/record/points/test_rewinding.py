@@ -12,8 +12,8 @@ from observers.record import atomic_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.media_record import read_media
-from observers.record.points.points import read_metrics
+from observers.record.media_files import read_media
+from observers.record.points.intact_points import read_metrics
 from observers.record.points.rewinding import held, missing_from, next_step, num_missing, read_position, rewound_files
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_names
 
@@ -24,7 +24,7 @@ POINT = st.tuples(st.sampled_from(["a", "b", "system/cpu"]), st.sampled_from([1,
 
 def log(journal, points):
     for name, step, value in points:
-        journal.add_points(name, [step], [value], np.zeros(1, np.uint32))
+        journal.points.add_batch(name, [step], [value], np.zeros(1, np.uint32))
 
 
 def log_media(journal, names):
@@ -53,7 +53,7 @@ def test_rewound_journal_is_as_if_nothing_had_come_after(tmp_path, before, after
     machine = [point for point in after if point[0].startswith("system/")]
     expected = Journal(wanted)
     log(expected, before)
-    expected.flush()
+    expected.retry()
     log_media(expected, ["x", "y", "x"])
     position = read_position(wanted)
     log(expected, machine)
@@ -62,7 +62,7 @@ def test_rewound_journal_is_as_if_nothing_had_come_after(tmp_path, before, after
     journal = Journal(folder)
     log(journal, before)
     log_media(journal, ["x", "y", "x"])
-    assert journal.position() == position
+    assert read_position(journal.folder) == position
     log(journal, after)
     log_media(journal, ["y", "z"])
     journal.close()
@@ -74,7 +74,7 @@ def test_rewound_journal_is_as_if_nothing_had_come_after(tmp_path, before, after
     journal.recall()
     assert journal.rewind(position) == position == read_position(folder)
     assert everything(folder) == everything(wanted)
-    assert {name: row["count"] for name, row in journal.summary.items()} == {
+    assert {name: row["count"] for name, row in journal.points.summary.items()} == {
         name: len(series) for name, series in read_metrics(folder).items()
     }
     # It goes on as if it had never been elsewhere.
@@ -92,7 +92,7 @@ def test_rewinding_killed_at_each_step_is_made_right_by_the_next(tmp_path):
     points = [("a", 0, 1.0), ("a", 1, "one"), ("b", 0, 1.0), ("a", 2, 2.0), ("a", 3, "two"), ("a", 4.5, 3.0)]
     log(journal, points[:4])
     log_media(journal, ["x", "x"])
-    position = journal.position()
+    position = read_position(journal.folder)
     log(journal, [*points[4:], ("late", 0, 1.0)])
     log_media(journal, ["x"])
     journal.close()
@@ -171,7 +171,7 @@ def test_record_with_less_than_its_position_is_told_apart(tmp_path):
 def test_values_without_their_place_are_told_by_their_time(tmp_path):
     journal = Journal(tmp_path)
     for tick, value in enumerate([0.5, "odd", 1.5, "later"]):
-        journal.add_points("a", [tick], [value], np.array([100 * tick], np.uint32))
+        journal.points.add_batch("a", [tick], [value], np.array([100 * tick], np.uint32))
     journal.close()
     rows = list(read_json_lines(tmp_path / VALUES))
     (tmp_path / VALUES).write_text(

@@ -1,0 +1,313 @@
+"""Reading the points of a run from its folder, without those that the disk has damaged.
+
+`metrics.sums` beside `metrics.bin` has an entry for each block of points that was appended, or for each part of a large
+block: the number of its first point (u8), the number of points (u4), the CRC-32 of their bytes, and the CRC-32 of the
+entry itself (u4 each, little-endian). An entry is appended after its block. Points without an entry are not verified:
+the last ones of a process that was killed in between, and those in records of earlier versions.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import logging
+import operator
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from observers.record.points.points import POINT, SLOT, TICKS_PER_S, Series, of_metrics, points_in, split_metrics
+from observers.record.regular_file import open_regular
+from observers.record.schema import CHILD_POINTS, LIVE, POINTS, SUMS, read_names
+
+__all__ = [
+    "ENTRY_BYTES",
+    "Block",
+    "blocks_in",
+    "damaged",
+    "entries_of",
+    "has_latest_points",
+    "last_time",
+    "read_all_points",
+    "read_blocks",
+    "read_intact_points",
+    "read_live",
+    "read_metric",
+    "read_metrics",
+    "read_points",
+]
+
+_log = logging.getLogger(__name__)
+
+_ENTRY = struct.Struct("<QII")
+_OWN_SUM = struct.Struct("<I")
+ENTRY_BYTES = _ENTRY.size + _OWN_SUM.size
+# A reader of some points has to read every block that they are in, whole.
+_MAX_POINTS = 2**16
+# Points held at once while one metric of several is read: 24 MB.
+_PIECE = 2**20
+# How often points that seem damaged are read: they may have been replaced in the meantime.
+_ATTEMPTS = 3
+# Damage that was reported: the folder and the message.
+_reported: set[tuple[Path, str]] = set()
+
+# First point, number of points, checksum.
+Block = tuple[int, int, int]
+
+
+# ---------------------------------------------------------------------- checksums
+
+
+def entries_of(data: bytes | memoryview, start: int) -> bytes:
+    """Return the entries of `metrics.sums` for points that are appended.
+
+    Args:
+        data: The bytes of the points.
+        start: The number of points before them.
+    """
+    view, size = memoryview(data), _MAX_POINTS * POINT.itemsize
+    entries = bytearray()
+    for offset in range(0, len(view), size):
+        part = view[offset : offset + size]
+        entry = _ENTRY.pack(start + offset // POINT.itemsize, len(part) // POINT.itemsize, zlib.crc32(part))
+        entries += entry + _OWN_SUM.pack(zlib.crc32(entry))
+    return bytes(entries)
+
+
+def blocks_in(entries: bytes | memoryview) -> list[Block]:
+    """Return the blocks that entries describe; entries that are torn or damaged themselves are left out.
+
+    Args:
+        entries: Bytes from `metrics.sums`, from the start of an entry.
+    """
+    blocks = []
+    for at in range(0, len(entries) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        if zlib.crc32(entries[at : at + _ENTRY.size]) == _OWN_SUM.unpack_from(entries, at + _ENTRY.size)[0]:
+            blocks.append(_ENTRY.unpack_from(entries, at))
+    return blocks
+
+
+def read_blocks(path: Path, start: int = 0, stop: int | None = None) -> list[Block]:
+    """Return the blocks that contain points `start` to `stop`, in order; of a long file only their entries are read.
+
+    Args:
+        path: The file `metrics.sums`; it need not exist.
+        start: The number of the first point.
+        stop: The number after the last point; None is the end of the file.
+    """
+    try:
+        with open_regular(path) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if stop is None:
+                stream.seek(0)
+                return [block for block in blocks_in(stream.read(size)) if block[0] + block[1] > start]
+
+            def first(number: int) -> int:
+                stream.seek(number * ENTRY_BYTES)
+                return int.from_bytes(stream.read(8), "little")
+
+            numbers = range(size // ENTRY_BYTES)
+            # The block before the first one that begins after `start` contains it.
+            low = max(0, bisect.bisect_right(numbers, start, key=first) - 1)
+            high = max(low, bisect.bisect_left(numbers, stop, key=first))
+            stream.seek(low * ENTRY_BYTES)
+            blocks = blocks_in(stream.read((high - low) * ENTRY_BYTES))
+    except FileNotFoundError:
+        return []
+    return [block for block in blocks if block[0] < stop and block[0] + block[1] > start]
+
+
+def damaged(blocks: list[Block], points: np.ndarray, start: int) -> list[tuple[int, int]]:
+    """Return the first point and the end of each block whose points differ from what was written.
+
+    Args:
+        blocks: The blocks to verify. A block is skipped unless all its points are in `points`.
+        points: (n,) of `POINT`.
+        start: The number of the first point.
+    """
+    bad = []
+    for first, count, checksum in blocks:
+        low, high = first - start, first + count - start
+        if low >= 0 and high <= len(points) and zlib.crc32(points[low:high].tobytes()) != checksum:
+            bad.append((first, first + count))
+    return bad
+
+
+# ---------------------------------------------------------------------- points
+
+
+def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Read points from `metrics.bin` without verifying them.
+
+    Args:
+        folder: The run's folder.
+        start: The number of the first point.
+        stop: The number after the last point; None is the end of the file.
+
+    Returns:
+        (n,) of `POINT`; empty if there are none.
+    """
+    try:
+        with open_regular(folder / POINTS) as stream:
+            count = os.fstat(stream.fileno()).st_size // POINT.itemsize
+            stop = count if stop is None else min(stop, count)
+            if stop <= start:
+                return np.empty(0, POINT)
+            return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
+    except FileNotFoundError:
+        return np.empty(0, POINT)
+
+
+def last_time(folder: Path) -> float:
+    """Return the time of the last point in `metrics.bin`, in seconds since the run started; 0 without points."""
+    with contextlib.suppress(OSError):
+        count = (folder / POINTS).stat().st_size // POINT.itemsize
+        return float(read_points(folder, max(0, count - 1))["time"].max(initial=0)) / TICKS_PER_S
+    return 0.0
+
+
+def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
+    """Read points from `metrics.bin`, and leave out blocks with a wrong checksum, with one warning for each.
+
+    Args:
+        folder: The run's folder.
+        start: The number of the first point.
+        stop: The number after the last point; None is the end of the file.
+
+    Returns:
+        (n,) of `POINT`, and the number of points including the damaged ones.
+    """
+    for _ in range(_ATTEMPTS):
+        # The entries first, because each is written after its block.
+        blocks = read_blocks(folder / SUMS, start, stop)
+        first = min([start, *(block[0] for block in blocks)])
+        ends = [block[0] + block[1] for block in blocks]
+        points = read_points(folder, first, None if stop is None else max([stop, *ends]))
+        bad = damaged(blocks, points, first)
+        missing = max([0, *ends]) - first - len(points) if stop is None else 0
+        if (not bad and missing <= 0) or read_blocks(folder / SUMS, start, stop)[: len(blocks)] == blocks:
+            break  # otherwise the record was rewound in the meantime
+    kept = np.ones(len(points), bool)
+    for low, high in bad:
+        kept[low - first : high - first] = False
+    _report_damage(folder, bad, missing)
+    wanted = slice(start - first, None if stop is None else stop - first)
+    return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
+
+
+def _report_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
+    news = [
+        f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
+        for low, high in bad
+    ]
+    news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
+    for message in news:
+        if (folder, message) not in _reported:
+            _reported.add((folder, message))
+            _log.warning("%s: %s", folder / POINTS, message)
+
+
+def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
+    """Read the points in both halves of `metrics.live`.
+
+    While the run is active, read them before `metrics.bin`; otherwise points that are moved in between are in neither.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        For each half that has points, in order: the number of points before them, and (n,) of `POINT`.
+    """
+    try:
+        with open_regular(folder / LIVE) as stream:
+            data = np.fromfile(stream, np.uint8)
+    except FileNotFoundError:
+        return []
+    if not len(data) or len(data) % (2 * SLOT.itemsize):
+        return []
+    halves = []
+    for half in data.reshape(2, -1):
+        base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
+        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
+        if stamp and len(points):  # a stamp of 0: the half was never used
+            halves.append((base, points))
+    return sorted(halves, key=operator.itemgetter(0))
+
+
+def has_latest_points(folder: Path) -> bool:
+    """Tell whether the record has points that its writer has yet to move to `metrics.bin`."""
+    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
+
+
+def read_all_points(folder: Path) -> np.ndarray:
+    """Read all intact points of a run, including those that are not in `metrics.bin` yet.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        (n,) of `POINT`, in the order of logging.
+    """
+    live = read_live(folder)
+    points, num_points = read_intact_points(folder)
+    new = [there[max(0, num_points - base) :] for base, there in live]
+    return np.concatenate([points, *new]) if new else points
+
+
+# ---------------------------------------------------------------------- metrics
+
+
+def read_metrics(folder: str | Path) -> dict[str, Series]:
+    """Return every metric of a run by name, up to the last point that was logged.
+
+        losses = read_metrics("my_runs/1")["train/loss"]
+        losses.steps, losses.values  # two arrays (n,)
+
+    Args:
+        folder: The run's folder. The run may still be active.
+    """
+    points = read_all_points(Path(folder))
+    # The names last, because a name is written before its points.
+    return split_metrics(points, read_names(Path(folder)))
+
+
+def read_metric(folder: str | Path, name: str) -> Series | None:
+    """Return one metric of a run; the points of others are read in pieces and dropped.
+
+    Args:
+        folder: The run's folder.
+        name: The metric's name.
+
+    Returns:
+        The metric; None if the run has none of that name.
+    """
+    folder = Path(folder)
+    names = {number: entry for number, entry in read_names(folder).items() if entry[0] == name}
+    if not names:
+        return None
+    for _ in range(_ATTEMPTS):
+        live = read_live(folder)
+        before = _status(folder)
+        size = before[1] // POINT.itemsize
+        parts, num_points = [], 0
+        for start in range(0, max(size, 1), _PIECE):
+            # The last piece ends where the file ends by now.
+            points, count = read_intact_points(folder, start, start + _PIECE if start + _PIECE < size else None)
+            parts.append(of_metrics(points, names))
+            num_points += count
+        if _status(folder)[0] == before[0]:
+            break  # otherwise the record was rewound in the meantime
+    parts += [of_metrics(there[max(0, num_points - base) :], names) for base, there in live]
+    return split_metrics(parts[0] if len(parts) == 1 else np.concatenate(parts), names)[name]
+
+
+def _status(folder: Path) -> tuple[int, int]:
+    """Return the inode and the length of the file of points."""
+    try:
+        status = (folder / POINTS).stat()
+        return status.st_ino, status.st_size
+    except FileNotFoundError:
+        return 0, 0
