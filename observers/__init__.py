@@ -69,8 +69,7 @@ __all__ += media.__all__
 if TYPE_CHECKING:
     from observers.artifacts.store import ArtifactStore, Lineage
     from observers.artifacts.version import ArtifactFile, ArtifactVersion
-    from observers.file.attaching import file_observer, run_folder
-    from observers.file.observer import FileObserver
+    from observers.file.observer import FileObserver, file_observer, run_folder
     from observers.media import *  # noqa: F403  # the kinds of media, listed there
     from observers.mongo.observer import MongoObserver
     from observers.record.media_entry import MediaEntry
@@ -96,11 +95,11 @@ else:
         "RewindableObserver": "observers.record.protocols",
         "Series": "observers.record.points.points",
         "TensorBoardObserver": "observers.tensorboard.observer",
-        "file_observer": "observers.file.attaching",
+        "file_observer": "observers.file.observer",
         "read_media": "observers.record.media_files",
         "read_metrics": "observers.record.points.intact_points",
         "read_table": "observers.record.media_files",
-        "run_folder": "observers.file.attaching",
+        "run_folder": "observers.file.observer",
     }
 
     def __getattr__(name: str) -> object:

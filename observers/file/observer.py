@@ -1,41 +1,38 @@
-"""`FileObserver`: records a run in a folder, so that a process that is killed loses no point.
+"""`FileObserver`: records a run in a folder, so that a killed process loses no point.
 
-It is a subclass of Sacred's FileStorageObserver, for scripts that look for their folder with `isinstance`, and has the
-same arguments and the same layout of a run's folder, with more beside it (see `observers.record.schema`). It never
-raises into a run: what cannot be written is said once, tried again, and counted.
+It is a subclass of Sacred's FileStorageObserver, for scripts that find their folder with `isinstance`. It has the same
+arguments and the same layout of a run's folder, with additional files (see `observers.record.schema`). It never raises
+into a run: data that cannot be written is reported once, retried, and counted if it is lost.
 """
 
 from __future__ import annotations
 
-import filecmp
+import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ArtifactError, ResumeError
-from observers.file.lease_file import LeaseFile
-from observers.file.recording import Recording, folder_of, recording_of, uid_in
-from observers.file.run_file import SACREDS_BEAT_INTERVAL, RunFile, command_line, new_entry
+from sacred.observers import FileStorageObserver
+
+from observers.file.kept_files import keep_artifact, keep_resource
+from observers.file.recording import Recording, recording_of
+from observers.file.run_file import SACREDS_BEAT_INTERVAL, Beginning
 from observers.file.sacreds_interface import SacredsInterface
+from observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
 from observers.provenance.lab_sources import LabSources
-from observers.record import run_clock
 from observers.record.guarding import guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.journal import Journal
-from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
-from observers.record.numbered_folder import artifact_path, make_numbered_folder, make_run_folder
 from observers.record.points.point_log import PointLog
 from observers.record.points.rewinding import Position, held, read_position
-from observers.record.resuming import open_for_resuming, resumed_entry, time_reached
 from observers.record.safe_paths import lasting_path, shown_path
-from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
-from observers.record.stored_files import copy_file, keep, open_file, path_below
+from observers.record.schema import FORMAT
 
-__all__ = ["FileObserver"]
+__all__ = ["FileObserver", "file_observer", "run_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,29 +41,29 @@ _PROVENANCE_BOUND_S = 20.0
 
 
 class FileObserver(SacredsInterface):
-    """Records runs below a folder, each in a numbered folder of its own.
+    """Records runs in a folder, each in a numbered folder of its own.
 
-    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` is recorded there: in the same
-    record, with one more session (see `observers.record.resuming`).
+    If `meta_info["resume"]` is the folder of an earlier run in `basedir`, the run continues that record, with one more
+    session (see `observers.record.resuming`).
 
         ex.observers.append(FileObserver("my_runs"))
 
     Args:
-        basedir: The folder of runs; made if it is not there. `SACRISTAN_RECORD_TO` in the environment stands in its
-            place, and in that of the two folders below.
-        resource_dir: Where contents of resources are kept, by default `basedir/_resources`.
-        source_dir: Where contents of sources are kept, by default `basedir/_sources`.
-        template: Taken for Sacred's sake; reports are not rendered.
-        priority: Observers of higher priority hear of events first.
-        copy_artifacts: Whether artifacts are copied into the run's folder, and resources that lie below `basedir` into
-            `resource_dir`; else a MongoObserver delivers them from where they lie, as they are by then.
-        copy_sources: Whether sources are copied into `source_dir`.
+        basedir: The folder of runs; created if necessary. The environment variable `SACRISTAN_RECORD_TO` replaces it,
+            together with the next two folders.
+        resource_dir: Where contents of resources are kept; by default `basedir/_resources`.
+        source_dir: Where contents of sources are kept; by default `basedir/_sources`.
+        template: Accepted for compatibility with Sacred; reports are not rendered.
+        priority: Observers with a higher priority receive events first.
+        copy_artifacts: Whether to copy artifacts into the run's folder, and resources below `basedir` into
+            `resource_dir`. Otherwise a MongoObserver delivers them from where they are, as they are by then.
+        copy_sources: Whether to copy sources into `source_dir`.
 
     Attributes:
-        recording: The run; None before it starts.
+        recording: The recording of the run; None before it starts.
         num_errors: Events that failed.
-        beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
-            was told on its command line, or its own ten seconds. The lease goes by it.
+        beat_interval_s: Seconds between two heartbeats, which the lease depends on. A run of the lab sets it before it
+            starts; if it is None, Sacred's option `--beat-interval`, or its default of 10 seconds, applies.
     """
 
     VERSION = FORMAT
@@ -97,17 +94,17 @@ class FileObserver(SacredsInterface):
         self.beat_interval_s: float | None = None
 
     def _elsewhere(self) -> str | None:
-        """Return the folder to record below in the place of the one given."""
+        """Return the folder that replaces `basedir`, if any."""
         return os.environ.get(RECORD_TO_VARIABLE) or None
 
     @property
     def place(self) -> str | None:
-        """The folder of the run, from the working folder if it is below that; None before it starts."""
+        """The run's folder, relative to the working folder if it is below that; None before the run starts."""
         return None if self.recording is None else shown_path(self.recording.folder)
 
     @property
     def is_resumed(self) -> bool:
-        """True if the run continues the record of an earlier session."""
+        """Whether the run continues the record of an earlier session."""
         return self.recording is not None and self.recording.is_resumed
 
     @property
@@ -117,79 +114,72 @@ class FileObserver(SacredsInterface):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the run's earlier sessions; 0 for a run that was not resumed."""
+        """Seconds of the run's earlier sessions; 0 if it was not resumed."""
         return 0.0 if self.recording is None else self.recording.elapsed_s
 
     def position(self) -> Position:
-        """Return how much the record holds of each metric and each series of media."""
+        """Return how much the record has of each metric and each series of media."""
         return read_position(self._started().folder)
 
     def held(self, position: Position) -> Position:
-        """Return the part of a position that the record has; less where points or media were lost."""
+        """Return the part of a position that the record has; less if points or media were lost.
+
+        Args:
+            position: See `observers.record.points.rewinding`.
+        """
         return held(self._started().folder, position)
 
     # ------------------------------------------------------------------ a run begins
 
-    def queued_event(
-        self,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        queue_time: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-        _id: Any,
-    ) -> Any:
-        """Write down a run that is to be started by somebody else; returns its id in this folder."""
-        with self._lock:
-            entry = new_entry(ex_info, command, host_info, queue_time, meta_info, "QUEUED")
-            number = self._begin(entry, ex_info, queue_time, config, _id)
-            self._release()
-            return number
+    def begin_run(self, beginning: Beginning) -> Any:
+        """Start to record a run, or record that it is queued.
 
-    def started_event(
-        self,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        start_time: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-        _id: Any,
-    ) -> Any:
-        """Write down a run that starts now; returns its id in this folder.
+        Args:
+            beginning: What Sacred passes.
+
+        Returns:
+            The run's id in this folder.
 
         Raises:
-            ResumeError: If the run that it is to resume, or the queued one that it is to start, cannot be.
+            ResumeError: If the run to resume cannot be resumed, or the queued run to start cannot be started.
         """
         with self._lock:
-            queued = self._own_of(meta_info.pop("queued", None)) or self._queued_beside(_first(meta_info))
-            resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(_first(meta_info))
-            if queued is not None:
-                number = self._start(Path(queued), ex_info, command, host_info, start_time, config, meta_info)
-            elif resume is not None:
-                number = self._resume(Path(resume), ex_info, host_info, start_time, config, meta_info)
+            session = self._session(beginning)
+            self._record(session, beginning)
+            if beginning.is_queued:
+                self._release()
             else:
-                first = _first(meta_info)
-                entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
-                entry |= {} if first is None else {"states_folder": str(first.folder.absolute())}
-                number = self._begin(entry, ex_info, start_time, config, _id)
-            options = meta_info.get("options") or {}
-            self._started().gather_provenance(ex_info, with_reads=not options.get("--no_reads"))
-            return number
+                with_reads = not beginning.options.get("--no_reads")
+                self._started().origins.gather(self._lock, beginning.ex_info, with_reads=with_reads)
+            return session.run_id
 
-    def _own_of(self, resume: str | Path | None) -> Path | None:
-        """Return the record below this observer's folder of the run that is to be resumed; else what was given."""
-        if resume is None:
+    def _session(self, beginning: Beginning) -> Session:
+        """Open the record that the run continues, or a new one."""
+        where = beginning, Path(self.basedir), self._beat_interval_s(beginning)
+        if beginning.is_queued:
+            return new_session(*where)
+        meta_info = beginning.meta_info
+        first = recording_of(meta_info.get("uid"))
+        queued = self._own_of(meta_info.pop("queued", None)) or self._queued_beside(first)
+        resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(first)
+        if queued is not None:
+            return started_session(queued, *where)
+        if resume is not None:
+            return resumed_session(resume, *where)
+        return new_session(*where, None if first is None else first.folder)
+
+    def _own_of(self, folder: str | Path | None) -> Path | None:
+        """Return this observer's record of the run in `folder`, if it has one; else `folder`."""
+        if folder is None:
             return None
-        folder = Path(resume)
+        folder = Path(folder)
         if folder.resolve().parent != Path(self.basedir).resolve():
             uid = uid_in(folder)
             return (folder_of(Path(self.basedir), uid) if uid else None) or folder
         return folder
 
     def _folder_beside(self, first: Recording | None) -> Path | None:
-        """Return where the run that another observer resumes is recorded below this one's folder, too."""
+        """Return this observer's record of the run that another observer resumes."""
         if first is None or not first.is_resumed:
             return None
         folder = folder_of(Path(self.basedir), first.uid)
@@ -198,132 +188,57 @@ class FileObserver(SacredsInterface):
         return folder
 
     def _queued_beside(self, first: Recording | None) -> Path | None:
-        """Return where the queued run that another observer starts is recorded below this one's folder, too."""
-        is_started = first is not None and first.was_queued and not first.is_resumed
-        return folder_of(Path(self.basedir), first.uid) if first is not None and is_started else None
+        """Return this observer's record of the queued run that another observer starts."""
+        if first is None or not first.was_queued or first.is_resumed:
+            return None
+        return folder_of(Path(self.basedir), first.uid)
 
-    def _start(
-        self,
-        folder: Path,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        at: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-    ) -> str:
-        """Begin the record of a run that was queued, in its folder; returns its id.
-
-        Raises:
-            ResumeError: If it is not queued any more, or somebody starts it just now.
-        """
-        with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
-            if before["status"] != "QUEUED":
-                raise ResumeError(f"{folder} cannot be started: got a run that is {before['status']}, expected QUEUED")
-            for name, value in before["meta"].items():
-                meta_info.setdefault(name, value)
-            meta_info["uid"] = before["uid"]
-            entry = new_entry(ex_info, command, host_info, at, meta_info, "RUNNING")
-            entry |= {name: before[name] for name in ("queue_time", "parent", "states_folder") if name in before}
-            lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
-            self._record(journal, lease, RunFile(journal, entry, meta_info), at, ex_info, config)
-        return journal.folder.name
-
-    def _begin(
-        self, entry: dict[str, Any], ex_info: dict[str, Any], at: datetime, config: dict[str, Any], _id: Any
-    ) -> Any:
-        """Make the record of a new run; returns its id."""
-        base, folder, number = make_run_folder(Path(self.basedir), _id)
-        if base != Path(self.basedir):
-            self.basedir = str(base)
-            self.source_dir, self.resource_dir = base / "_sources", base / "_resources"
-        lock = RecordLock(folder)
-        lock.acquire()
-        journal = Journal(folder)
-        lease = LeaseFile(journal, lock, self._beat_interval_s(entry["meta"]))
-        self._record(journal, lease, RunFile(journal, entry, entry["meta"]), at, ex_info, config)
-        return number
-
-    def _resume(
-        self,
-        folder: Path,
-        ex_info: dict[str, Any],
-        host_info: dict[str, Any],
-        at: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-    ) -> str:
-        """Go on with the record of an earlier session; returns its id.
-
-        Raises:
-            ResumeError: If that cannot be; then nothing of it is changed.
-        """
-        with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
-            lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
-            run_clock.keep_above(time_reached(before, folder))
-            at = max(at, run_clock.utc_now())
-            run = RunFile(journal, resumed_entry(before, folder, at, host_info, command_line()), meta_info)
-            if "sweep" in meta_info:  # which attempt at its trial this is
-                run.entry["meta"]["sweep"] = meta_info["sweep"]
-            # With both, others see that the run is taken, whatever it said before.
-            lease.write()
-            run.write()
-            journal.clear()
-        meta_info["uid"] = before["uid"]
-        start = datetime.fromisoformat(before["start_time"])
-        self._record(journal, lease, run, start, ex_info, config, before["experiment"]["sources"])
-        return journal.folder.name
-
-    def _beat_interval_s(self, meta_info: Mapping[str, Any]) -> float:
+    def _beat_interval_s(self, beginning: Beginning) -> float:
         if self.beat_interval_s is not None:
             return self.beat_interval_s
-        given = (meta_info.get("options") or {}).get("--beat-interval")
-        return SACREDS_BEAT_INTERVAL.total_seconds() if given is None else float(given)
+        option = beginning.options.get("--beat-interval")
+        return SACREDS_BEAT_INTERVAL.total_seconds() if option is None else float(option)
 
-    def _record(
-        self,
-        journal: Journal,
-        lease: LeaseFile,
-        run: RunFile,
-        start: datetime,
-        ex_info: dict[str, Any],
-        config: dict[str, Any],
-        earlier_sources: Sequence[Sequence[str]] = (),
-    ) -> None:
-        """Begin a session."""
+    def _record(self, session: Session, beginning: Beginning) -> None:
+        """Begin to record a session."""
         self._own()
-        # The working folder may be changed, or deleted, in mid-run.
-        base, self.resource_dir = lasting_path(self.basedir), lasting_path(self.resource_dir)
+        if session.base != Path(self.basedir):  # nothing can be written there
+            self.basedir = str(session.base)
+            self.source_dir, self.resource_dir = session.base / "_sources", session.base / "_resources"
+        # The working folder may be changed, or deleted, while the run is active.
+        self.resource_dir = lasting_path(self.resource_dir)
         store = lasting_path(self.source_dir) if self.copy_sources else None
-        sources = LabSources(ex_info, store, base, earlier_sources)
-        self.recording = Recording(base, journal, lease, run, start, sources, self._lock, is_spool=self._is_spool)
-        self.recording.begin(config)
+        sources = LabSources(beginning.ex_info, store, lasting_path(self.basedir), session.earlier_sources)
+        self.recording = Recording(session, sources, self._lock, is_spool=self._is_spool)
+        self.recording.begin(beginning.config)
 
-    # ------------------------------------------------------------------ a run goes on
+    # ------------------------------------------------------------------ while a run is active
 
     def open_points(self) -> PointLog:
-        """Return the log that points go to from now on; what came is moved away without this observer, too."""
+        """Return the log that takes the run's points from now on."""
         with self._lock:
-            return self._started().open_points()
+            recording = self._started()
+            recording.journal.points.begin(recording.start.timestamp())
+            return recording.journal.points
 
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write down what is new: points, output, info, result, and that the run is alive."""
+        """Write what is new: output, info, result, and that the run is alive."""
         self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
     def output_event(self, text: str) -> None:
-        """Append what was printed; a run of Sacred's own gives all of it with each heartbeat."""
+        """Append captured output; a stock Sacred run passes all of it with each heartbeat instead."""
         self._started().add_output(text)
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
-        """Append new points."""
+        """Append points of a stock Sacred run."""
         self._started().add_metrics(metrics_by_name)
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down media: images, sounds, tables and so on."""
+        """Write media: images, sounds, tables and so on."""
         self._started().add_media(entries)
 
     @guarded
@@ -334,15 +249,7 @@ class FileObserver(SacredsInterface):
             self._started().journal.sync()
 
     def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
-        """Take back what was recorded beyond a position; returns the one that is reached.
-
-        Args:
-            position: See `observers.record.points.rewinding`.
-            step: The training's step there, by default one above the greatest of a metric.
-
-        Raises:
-            ResumeError: If it cannot be written. It can be done again.
-        """
+        """Remove what was recorded beyond a position; see `Recording.rewind`."""
         if self._is_copy():
             return None
         with self._lock:
@@ -351,98 +258,38 @@ class FileObserver(SacredsInterface):
     @guarded_without_lock
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
-        recording = self._started()
-        try:
-            stored = None if self.copy_artifacts else path_below(recording.base, Path(filename))
-            stored = stored or keep(Path(filename), self.resource_dir, recording.base)
-        except OSError as error:
-            with self._lock:
-                recording.run.add_once("lost_resources", str(filename))
-            reason = f"{self.resource_dir} cannot be written ({error.strerror})"
-            raise ArtifactError(f"{filename} cannot be kept as a resource: {reason}") from error
-        except ArtifactError as error:
-            raise ArtifactError(f"{filename} cannot be kept as a resource: {error}") from error
-        with self._lock:
-            recording.journal.note_file(recording.base / stored)
-            recording.run.add_resource(filename, stored)
+        keep_resource(self._started(), filename, self.resource_dir, copy=self.copy_artifacts)
 
     @guarded_without_lock
     def artifact_event(
         self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Do as `keep_artifact` does; Sacred would give no more events to an observer that raises."""
+        """Do what `keep_artifact` does without raising; Sacred passes no more events to an observer that raises."""
         self.keep_artifact(name, filename, metadata, content_type)
 
     def keep_artifact(
         self, name: str, filename: str | Path, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Keep a file that the run made, under `name` in the run's folder; recording goes on while it is copied.
-
-        Raises:
-            ArtifactError: If it is no file that can be read, the name is none, or the folder cannot be written.
-        """
-        recording, path = self._started(), Path(filename).absolute()
-        with self._lock:
-            recording.stay_in_folder()
-        target = artifact_path(recording.folder, name)
-        is_there = path.resolve() == target
-        if is_there or not self.copy_artifacts:
-            open_file(path).close()
-        else:
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self._keep_earlier(name, target, path)
-                copy_file(path, target)
-            except OSError as error:
-                raise ArtifactError(
-                    f"{filename}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
-                    "permissions, and add it again"
-                ) from error
-        left_at = None if is_there or self.copy_artifacts else path
-        with self._lock:
-            if left_at is None:
-                recording.journal.note_file(target)
-            recording.add_artifact(name, metadata, content_type, left_at)
-
-    def _keep_earlier(self, name: str, target: Path, new: Path) -> None:
-        """Keep the content of an artifact whose name another one gets, if a database is to have both, as Sacred's has.
-
-        In the folder, the name is that of the last one, as with Sacred.
-        """
-        recording = self._started()
-        if name not in recording.run.entry["artifacts"] or not (recording.folder / DESTINATION).exists():
-            return
-        filecmp.clear_cache()
-        if not target.is_file() or filecmp.cmp(new, target, shallow=False):
-            return
-        folder, _ = make_numbered_folder(recording.folder / EARLIER_FOLDER)
-        kept = folder / target.name
-        try:
-            kept.hardlink_to(target)
-        except OSError:  # there are file systems without
-            copy_file(target, kept)
-        with self._lock:
-            recording.journal.note_file(kept)
-            recording.run.add_earlier_artifact(name, kept.relative_to(recording.folder).as_posix())
+        keep_artifact(self._started(), name, filename, metadata, content_type, copy=self.copy_artifacts)
 
     # ------------------------------------------------------------------ a run ends
 
     def completed_event(self, stop_time: datetime, result: Any) -> None:
-        """Write down that the run came to its end."""
+        """Record that the run is completed."""
         self._end("COMPLETED", stop_time, result=result)
 
     def interrupted_event(self, interrupt_time: datetime, status: str) -> None:
-        """Write down that the run was interrupted."""
+        """Record that the run was interrupted."""
         self._end(status, interrupt_time)
 
     def failed_event(self, fail_time: datetime, fail_trace: list[str]) -> None:
-        """Write down that the run failed, and how."""
+        """Record that the run failed, with its traceback."""
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
-        if self._is_copy() or not self.is_recording:  # the run was refused when it started
+        if self._is_copy() or not self.is_recording:  # the run was rejected when it started
             return
-        self._started().wait_for_provenance(_PROVENANCE_BOUND_S)
+        self._started().origins.wait(_PROVENANCE_BOUND_S)
         try:
             self._write_end(status, at, entries)
         finally:
@@ -453,7 +300,7 @@ class FileObserver(SacredsInterface):
         self._started().end(status, at, **entries)
 
     def _release(self) -> None:
-        """Let others write the record, which is as it should be."""
+        """Let other processes write the record."""
         if self.recording is not None:
             self.recording.release()
 
@@ -463,6 +310,25 @@ class FileObserver(SacredsInterface):
     __hash__ = None  # type: ignore[assignment]  # `basedir` may change
 
 
-def _first(meta_info: Mapping[str, Any]) -> Recording | None:
-    """Return the recording of the run that another observer began before; None if there is none."""
-    return recording_of(meta_info.get("uid"))
+def file_observer(folder: str | Path = "my_runs") -> FileObserver:
+    """Return an observer that records runs in a folder, each in a numbered folder of its own.
+
+    Args:
+        folder: The folder of runs.
+    """
+    return FileObserver(folder)
+
+
+@contextlib.contextmanager
+def run_folder(run: Any) -> Iterator[Path]:
+    """Give the folder that a run is recorded in; for an unobserved run, a temporary one that is removed afterwards.
+
+    Args:
+        run: The active run, `_run`.
+    """
+    recorded = next((Path(o.dir) for o in run.observers if isinstance(o, FileStorageObserver) and o.dir), None)
+    if recorded is not None:
+        yield recorded
+        return
+    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
+        yield Path(folder)

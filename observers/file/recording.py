@@ -10,115 +10,83 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import ResumeError
-from observers.file.info_file import InfoFile
-from observers.file.lease_file import LeaseFile
-from observers.file.run_file import RunFile
+from observers.file.origins import Origins
+from observers.file.run_file import InfoFile
 from observers.file.sacred_form import sacred_metrics, to_ticks
+from observers.file.sessions import Session
 from observers.file.whereabouts import Whereabouts
-from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record import run_clock
 from observers.record.guarding import Apart, Pace
-from observers.record.journal import Journal
-from observers.record.json_text import parse_json
 from observers.record.media_entry import MediaEntry
-from observers.record.points.point_log import PointLog
 from observers.record.points.points import is_rewound
 from observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
-from observers.record.storable import as_text
+from observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
 
-__all__ = ["Recording", "folder_of", "recording_of", "recordings_of", "uid_in"]
+__all__ = ["Recording", "recording_of", "recordings_of"]
 
 _log = logging.getLogger(__name__)
 
-# Series that are named where points of them are lost.
+# Series named in messages about lost points.
 _SHOWN = 10
-# What of the machine may change what is computed.
-_OF_MACHINE = ("python", "cpu", "gpus", "cuda", "cudnn")
 
-# What this process records, by the run's uid; of each run the one that began first comes first.
+# The recordings of this process by the run's uid; for each run, in the order in which they began.
 _recordings: dict[str, list[Recording]] = {}
 
 
 def recordings_of(uid: str | None) -> list[Recording]:
-    """Return the recordings of the run `uid` in this process, in the order in which they began."""
-    return [] if uid is None else list(_recordings.get(uid, ()))
+    """Return the recordings of a run in this process.
+
+    Args:
+        uid: The run's uid.
+
+    Returns:
+        The recordings, in the order in which they began.
+    """
+    return list(_recordings.get(uid or "", ()))
 
 
 def recording_of(uid: str | None) -> Recording | None:
-    """Return the recording of the run `uid` that began first; None if this process does not record it."""
+    """Return the recording of a run that began first; None if this process does not record the run."""
     return next(iter(recordings_of(uid)), None)
 
 
-def folder_of(base: Path, uid: str) -> Path | None:
-    """Return the folder below `base` that holds the record of the run `uid`; None if there is none."""
-    return next((path.parent for path in base.glob(f"*/{RUN}") if uid_in(path.parent) == uid), None)
-
-
-def uid_in(folder: Path) -> str | None:
-    """Return the uid of the run that a folder holds; None if it cannot be read."""
-    try:
-        return parse_json(read_regular(folder / RUN))["uid"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        _log.debug("%s: skipped, it cannot be read (%s)", folder, error)
-        return None
-
-
 class Recording:
-    """One run that this process records. Call its methods under `lock`, but for those that say otherwise.
+    """One run that this process records. Hold `lock` while calling a method, unless it says otherwise.
 
     Args:
-        base: The folder of runs.
-        journal: The journal in the run's folder.
-        lease: What says that this process writes the record, which is locked.
-        run: What writes `run.json`.
-        start: When the run started, or was queued, in UTC without a time zone; of a resumed run its first session.
-        sources: What keeps sources.
-        lock: Held by every event of the observer.
-        is_spool: Whether the folder is removed once it is delivered: its base is the run's alone.
+        session: The open record.
+        sources: Keeps sources.
+        lock: The lock held by every event of the observer.
+        is_spool: Whether the folder of runs belongs to this run alone, and is removed once the run is delivered.
 
     Attributes:
         base: The folder of runs.
-        is_spool: Whether the folder is removed once it is delivered.
+        is_spool: As passed.
+        lock: As passed.
         journal: Writes the files.
-        lease: Writes `lease.json`, and has the lock on the record.
+        lease: Writes `lease.json`, and holds the lock on the record.
         run: Writes `run.json`.
         start: When the run started, in UTC.
+        origins: Records sources and environment.
     """
 
-    def __init__(
-        self,
-        base: Path,
-        journal: Journal,
-        lease: LeaseFile,
-        run: RunFile,
-        start: datetime,
-        sources: LabSources,
-        lock: threading.RLock,
-        *,
-        is_spool: bool = False,
-    ) -> None:
-        self.base = base
+    def __init__(self, session: Session, sources: LabSources, lock: threading.RLock, *, is_spool: bool = False) -> None:
+        self.base = sources.base
         self.is_spool = is_spool
-        self.journal = journal
-        self.lease = lease
-        self.run = run
-        self.start = start.replace(tzinfo=UTC)
-        self._sources = sources
-        self._lock = lock
-        self._info = InfoFile(journal, run.odd)
+        self.lock = lock
+        self.journal = session.journal
+        self.lease = session.lease
+        self.run = session.run
+        self.start = session.start.replace(tzinfo=UTC)
+        self.origins = Origins(self.journal, self.run, sources)
+        self._info = InfoFile(self.journal, self.run.odd)
         self._apart = Apart()
-        self._has_told_missing = False
-        self._output_done = 0
-        # What was said to have changed since the first session: pairs of the kind and the name.
-        self._told: set[tuple[str, str]] = set()
-        # Changes of the summary up to the one that was written last.
+        self._num_output = 0
+        # `num_changes` of the points when the summary was written last.
         self._num_changes = -1
-        self._summary_pace, self._folder_pace, self._gathering_pace = Pace(), Pace(), Pace()
-        self._gathering: Gathering | None = None
-        self._whereabouts = Whereabouts(journal.folder)
+        self._summary_pace, self._folder_pace = Pace(), Pace()
+        self._whereabouts = Whereabouts(self.journal.folder)
         # Artifacts whose files are in the folder.
         self._artifacts: set[str] = set()
 
@@ -134,7 +102,7 @@ class Recording:
 
     @property
     def is_resumed(self) -> bool:
-        """True if the run continues the record of an earlier session."""
+        """Whether the record has an earlier session."""
         return self.run.session is not None
 
     @property
@@ -144,7 +112,7 @@ class Recording:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the earlier sessions: no sample of the machine was taken at a later step; 0 without any."""
+        """Seconds of the earlier sessions, at least the last step of `system/...` metrics; 0 without any."""
         if not self.is_resumed:
             return 0.0
         steps = [row["last_step"] for name, row in self.journal.points.summary.items() if not is_rewound(name)]
@@ -153,104 +121,67 @@ class Recording:
     # ------------------------------------------------------------------ a session begins
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Write down what is known when a session begins."""
+        """Write what is known when a session begins.
+
+        Args:
+            config: The run's config.
+        """
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
-            self._save_sources()
+            self.origins.save_sources()
         self.journal.write(CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
             self.lease.write()
             self.run.write()
             return
-        # The end of an earlier session wrote it; the end of this one writes it anew.
+        self.run.write()
+        # From the end of an earlier session; the end of this one writes it again.
         (self.folder / SACRED_METRICS).unlink(missing_ok=True)
         self.journal.end_line()
         sessions = self.run.entry["sessions"]
         at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
         self.journal.add_output(f"--- session {len(sessions)}, {at} UTC ---\n".encode())
 
-    def gather_provenance(self, experiment: Mapping[str, Any], *, with_reads: bool) -> None:
-        """Begin to gather git, packages, machine, and what the run reads; `experiment` is what Sacred tells of it."""
-        note_changes = self._note_environment if self.is_resumed else None
-        self._gathering = Gathering(self.journal, self._lock, experiment, note_changes, with_reads=with_reads)
-
-    def _save_sources(self, *, last: bool = False) -> None:
-        """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
-        if self._sources.look(last=last):
-            for _, stored in self._sources.pairs:
-                self.journal.note_file(self.base / stored)
-            self.run.note_sources(self._sources.pairs, self._sources.changed)
-            self._tell_changes({"sources": dict.fromkeys(self._sources.changed)} if self.is_resumed else {})
-        missing = self._sources.missing
-        if missing and (last or not self._has_told_missing):
-            self._has_told_missing = True
-            _log.log(
-                logging.ERROR if last else logging.WARNING,
-                "%s: %d sources are not stored, %s: %s%s",
-                self.folder,
-                len(missing),
-                "and are lost" if last else "which is retried with each heartbeat",
-                ", ".join(list(missing)[:_SHOWN]),
-                f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
-            )
-
-    def _note_environment(self, changes: dict[str, dict[str, list[Any]]]) -> None:
-        self.run.note_environment(changes)
-        machine = {name: pair for name, pair in changes.get("machine", {}).items() if name in _OF_MACHINE}
-        self._tell_changes({**changes, "git": {}, "machine": machine})
-
-    def _tell_changes(self, changes: Mapping[str, Mapping[str, Sequence[Any] | None]]) -> None:
-        """Warn once of each thing that is not as in the run's first session, and may change what is computed."""
-        for part, found in changes.items():
-            new = [name for name in found if (part, name) not in self._told]
-            self._told |= {(part, name) for name in new}
-            if new and "states_folder" not in self.run.entry:  # the observer of that one says it
-                texts = [
-                    name if (pair := found[name]) is None else f"{name} was {pair[0]}, is {pair[1]}" for name in new
-                ]
-                more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-                _log.warning(
-                    "%s is resumed, but not as it began, so it may end differently: %s: %s%s",
-                    self.folder,
-                    part,
-                    ", ".join(texts[:_SHOWN]),
-                    more,
-                )
-
-    # ------------------------------------------------------------------ a run goes on
-
-    def open_points(self) -> PointLog:
-        """Return the log that points go to from now on."""
-        self.journal.points.begin(self.start.timestamp())
-        return self.journal.points
+    # ------------------------------------------------------------------ while a run is active
 
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
-        """Write down what is new: points, output, info, result, and that the run is alive."""
+        """Write what is new: output, info, result, and that the run is alive; its log writes the points.
+
+        Args:
+            info: The run's info.
+            captured_out: All captured output so far; empty if it comes in parts.
+            at: When.
+            result: The run's result so far.
+        """
         if self._folder_pace.is_due:
             with self._apart.part("following the folder"), self._folder_pace:
                 self.stay_in_folder()
         with self._apart.part("points"):
             self.journal.retry()
             self._write_summary()
-        if len(captured_out) > self._output_done:
-            self.add_output(captured_out[self._output_done :])
-            self._output_done = len(captured_out)
+        if len(captured_out) > self._num_output:
+            self.add_output(captured_out[self._num_output :])
+            self._num_output = len(captured_out)
         with self._apart.part("info"):
             self._info.heartbeat(info)
         with self._apart.part("sources"):
-            self._save_sources()
-        if self._gathering is not None and self._gathering_pace.is_due:
-            with self._apart.part("provenance"), self._gathering_pace:
-                self._gathering.look()
+            if self.origins.save_sources():
+                self.run.write()
+        with self._apart.part("provenance"):
+            self.origins.look()
         self.lease.renew()
         self.run.heartbeat(at, result)
 
     def add_output(self, text: str) -> None:
-        """Append what was printed."""
+        """Append captured output.
+
+        Args:
+            text: The next part.
+        """
         self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
-        """Write a summary that is new."""
+        """Write the summary if it has changed."""
         num_changes = self.journal.points.num_changes
         if num_changes != self._num_changes and self._summary_pace.is_due:
             with self._summary_pace:
@@ -258,7 +189,7 @@ class Recording:
                 self.journal.write_summary()
 
     def stay_in_folder(self) -> None:
-        """Notice that the folder was moved or deleted, say so, and go on where it is now, or in a new one."""
+        """If the folder was moved or deleted, report it, and continue where it is now, or in a new one."""
         if self.run.has_ended or not self.journal.is_gone():
             return
         before = self.folder
@@ -290,46 +221,68 @@ class Recording:
         )
 
     def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None) -> None:
-        """List a file that the run made, whose content is in the folder, or `left_at` where it was made."""
+        """List a file that the run made.
+
+        Args:
+            name: The artifact's name.
+            metadata: What to note about it.
+            content_type: Its MIME type.
+            left_at: Where the file is, if it was not copied into the folder.
+        """
         if left_at is None:
             self._artifacts.add(name)
         self.run.add_artifact(name, metadata, content_type, left_at)
 
-    def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
-        """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""
+    def add_metrics(self, metrics_by_name: Mapping[Any, Mapping[str, list[Any]]]) -> None:
+        """Append points of a stock Sacred run.
+
+        Args:
+            metrics_by_name: Sacred's `steps`, `values` and `timestamps` of each metric. Stock Sacred allows any name.
+        """
         for name, new in metrics_by_name.items():
-            # A name of Sacred's own Experiment may be anything; the lab's refuses it where it is logged.
             ticks = to_ticks(new["timestamps"], self.start)
-            self.journal.points.add_batch(as_text(name), new["steps"], new["values"], ticks)
+            self.journal.points.add_batch(name, new["steps"], new["values"], ticks)
         self._write_summary()
         if self.run.has_ended:
-            # Sacred's own run waits two seconds for its last heartbeat, which may come after the end.
+            # Stock Sacred waits two seconds for its last heartbeat, which may come after the end.
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down media: images, sounds, tables and so on."""
+        """Write media.
+
+        Args:
+            entries: Images, sounds, tables and so on, in the order of logging.
+        """
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())
 
     def note_artifact(self, key: str, entry: dict[str, Any]) -> None:
-        """List a version of an artifact under `key` of `run.json`, once. It takes the lock."""
-        with self._lock:
+        """List a version of an artifact in `run.json`, once. It takes the lock.
+
+        Args:
+            key: `artifacts_logged` or `artifacts_used`.
+            entry: See `ArtifactVersion.entry`.
+        """
+        with self.lock:
             self.run.add_once(key, entry)
 
     def rewind(self, position: Position, step: int | None = None) -> Position:
-        """Take back what was recorded beyond a position; return the one that is reached.
+        """Remove what was recorded beyond a position.
 
         Args:
             position: See `observers.record.points.rewinding`.
-            step: The training's step there, by default one above the greatest of a metric.
+            step: The training's step there; by default one above the greatest step of a metric.
+
+        Returns:
+            The position that the record has now, which has less where something was lost.
 
         Raises:
-            ResumeError: If it cannot be written. It can be done again.
+            ResumeError: If the record cannot be written; then this can be repeated.
         """
         try:
             with self.run.rewinding(next_step(position) if step is None else step):
                 reached = self.journal.rewind(position)
-                # What an earlier session could not write is recorded anew, or is missing now.
+                # Points that could not be written are recorded again, or are missing from the position.
                 self.run.forget_lost_points(all_of_them=not any(position.values()))
         except OSError as error:
             raise ResumeError(f"the record in {self.folder} cannot be rewound: {error}") from error
@@ -350,27 +303,22 @@ class Recording:
     # ------------------------------------------------------------------ a run ends
 
     def release(self) -> None:
-        """Let others write the record, and hold its folder no longer."""
+        """Let other processes write the record, and close its folder."""
         self._whereabouts.close()
         self.lease.release()
 
-    def wait_for_provenance(self, timeout_s: float) -> None:
-        """Wait until git, packages and machine are written down; not to be called under the lock, which that takes."""
-        if self._gathering is not None:
-            self._gathering.join(timeout_s)
-
     def end(self, status: str, at: datetime, **entries: Any) -> None:
-        """Write down how the run ended, and close its files.
+        """Write how the run ended, and close its files.
 
         Args:
-            status: COMPLETED, INTERRUPTED, FAILED, or what Sacred calls an interruption.
+            status: COMPLETED, FAILED, or Sacred's status of an interruption.
             at: When.
-            **entries: What else to tell of it.
+            **entries: Further entries of `run.json`.
         """
         try:
             lost = self._write_rest()
             self.run.end(status, at, lost, **entries)
-            # Last: a run that says how it ended has all else on the disk by then.
+            # Last: once a run says how it ended, everything else is on the disk.
             self.journal.sync_all()
             self.run.write()
             self.journal.close()
@@ -382,23 +330,22 @@ class Recording:
                 _recordings.pop(self.uid, None)
 
     def _write_rest(self) -> dict[str, int | list[str]]:
-        """Write what is left but for `run.json`, each part whatever becomes of the others; return what is lost."""
+        """Write everything but `run.json`, each part even if others fail, and return what is lost."""
         part = self._apart.part
         with part("following the folder"):
             self.stay_in_folder()
         with part("provenance"):
-            if self._gathering is not None:
-                self._gathering.look()
+            self.origins.look(last=True)
         with part("info"):
             self._info.write()
         with part("sources"):
-            self._save_sources(last=True)
-        lost: dict[str, int | list[str]] = {"lost_sources": sorted(self._sources.missing)}
+            self.origins.save_sources(last=True)
+        lost: dict[str, int | list[str]] = {"lost_sources": self.origins.missing_sources}
         with part("points"):
             self.journal.give_up()
             self.run.note_unwritten_points(self.journal.points.num_lost_points)
             if self.is_resumed:
-                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
+                # Points of earlier sessions that the disk has damaged since, and that were not rewound.
                 lost["damaged_points"] = self.journal.points.num_damaged()
             self.journal.write_summary(durable=True)
         with part(SACRED_METRICS):

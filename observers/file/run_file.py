@@ -1,46 +1,80 @@
-"""`RunFile`: the document `run.json` of a run, from its beginning to its end.
+"""The whole files of a run that change while it is active: `run.json`, `info.json` and `lease.json`.
 
-It tells what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and how it
-stands (status, heartbeat, result). The head of a resumed run tells of its first session, and the last of its
-`sessions` of the current one (see `observers.record.resuming`).
+`run.json` says what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and its
+state (status, heartbeat, result). For a resumed run, its head describes the first session, and the last entry of
+`sessions` the current one (see `observers.record.resuming`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from observers.file.odd_entries import OddEntries
-from observers.record.identity import new_uid, parent_uid
+from observers.file.sacred_form import OddEntries
+from observers.record import run_clock
+from observers.record.guarding import Pace
+from observers.record.identity import lease, new_uid, parent_uid
 from observers.record.journal import Journal
 from observers.record.json_text import MAX_LEVELS
+from observers.record.locking import RecordLock
 from observers.record.redaction import hide_passwords, redact
-from observers.record.schema import FORMAT, RUN
+from observers.record.schema import FORMAT, INFO, LEASE, RUN
 
-__all__ = ["SACREDS_BEAT_INTERVAL", "RunFile", "command_line", "new_entry"]
+__all__ = ["SACREDS_BEAT_INTERVAL", "Beginning", "InfoFile", "LeaseFile", "RunFile", "command_line", "new_entry"]
 
 SACREDS_BEAT_INTERVAL = timedelta(seconds=10)
 
-# Losses that are noted while a run goes on.
+# Losses noted while a run is active.
 _LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
 
 
+class Beginning(NamedTuple):
+    """What Sacred passes to an observer when a run starts, or is queued.
+
+    Attributes:
+        ex_info: The experiment: name, sources, dependencies, repositories.
+        command: The name of the command.
+        host_info: The machine.
+        at: When, in UTC without a time zone.
+        config: The config.
+        meta_info: The run's meta entry. Observers add the uid, and remove what is meant for them.
+        run_id: The id that the run should have, or got from an earlier observer; None for the next free one.
+        is_queued: Whether the run is queued, and another process will start it.
+    """
+
+    ex_info: dict[str, Any]
+    command: str
+    host_info: dict[str, Any]
+    at: datetime
+    config: dict[str, Any]
+    meta_info: dict[str, Any]
+    run_id: Any
+    is_queued: bool = False
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of the command line."""
+        return self.meta_info.get("options") or {}
+
+
 class RunFile:
-    """Writes `run.json`, as a whole, whenever something of it changes.
+    """Writes `run.json` whenever something in it changes.
 
     Args:
-        journal: The journal of the run.
-        entry: What stands in it: a `new_entry`, or a `resuming.resumed_entry`.
+        journal: The run's journal.
+        entry: The content: from `new_entry`, or `resuming.resumed_entry`.
         meta_info: Sacred's meta entry of this session.
 
     Attributes:
-        entry: What stands in it.
-        odd: Makes what the run notes plain.
+        entry: The content.
+        odd: Converts values that the run notes to JSON.
     """
 
     def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:
@@ -48,71 +82,97 @@ class RunFile:
         self.odd = OddEntries(journal)
         self._journal = journal
         self._meta = meta_info
-        self._written_at: datetime | None = None
+        self._written_at = datetime.min
 
     @property
     def has_ended(self) -> bool:
-        """True if the run has ended in any way."""
+        """Whether the run has ended, in any way."""
         return "stop_time" in self.entry
 
     @property
     def session(self) -> dict[str, Any] | None:
-        """Entry of this session; None for a run's first session, which the head describes."""
+        """The entry of the current session; None in the first session, which the head describes."""
         return self.entry["sessions"][-1] if "sessions" in self.entry else None
 
     def write(self) -> bool:
-        """Replace the file, and return whether that is done."""
+        """Replace the file, and return whether it is written; if not, it is retried."""
+        self._written_at = run_clock.utc_now()
         return self._journal.write(RUN, self.odd.plain("", self.entry, num_levels=MAX_LEVELS))
 
     def update(self, entries: Mapping[str, Any]) -> None:
-        """Take entries over from somebody else."""
+        """Merge entries into the content, and write it.
+
+        Args:
+            entries: The entries, such as from a script that calls `save_json`.
+        """
         self.entry.update(entries)
         self.write()
 
     def follow(self) -> None:
-        """Note that the folder is another one."""
+        """Note the new folder after the old one was moved or deleted."""
         self.entry["folder"] = str(self._journal.folder.absolute())
         self.write()
 
     def heartbeat(self, at: datetime, result: Any) -> None:
-        """Note that the run is alive, and its result.
+        """Note that the run is alive.
 
-        A new result replaces the file at once, a heartbeat alone as often as Sacred's come: `LeaseFile` has them all.
+        A new result is written at once, a heartbeat alone as often as Sacred's: `LeaseFile` writes all of them.
+
+        Args:
+            at: When.
+            result: The run's result so far.
         """
-        # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
+        # Compared as JSON: arrays and other values cannot be compared, or not with ==.
         result = self.odd.plain("result", result)
-        # A clock may be set back.
-        is_due = self._written_at is None or abs(at - self._written_at) >= SACREDS_BEAT_INTERVAL
+        # The clock may be set back.
+        is_due = abs(at - self._written_at) >= SACREDS_BEAT_INTERVAL
         changed = self.entry.get("result") != result
         self.entry |= {"result": result, "heartbeat": at.isoformat()}
         if changed or is_due:
-            self._written_at = at
             self.write()
 
     def note_sources(self, pairs: list[list[str]], changed: list[str]) -> None:
-        """List the sources, and which of them are not as in the sessions before; see `LabSources`."""
+        """List the sources, for the next `write`; see `LabSources`.
+
+        Args:
+            pairs: The name of each source, and where its content is kept.
+            changed: Sources that differ from the earlier sessions of a resumed run.
+        """
         self.entry["experiment"]["sources"] = pairs
         if self.session is not None:
             self.session["changed_sources"] = changed
-        self.write()
 
     def note_environment(self, changes: dict[str, Any]) -> None:
-        """Note how the environment of a resumed run differs from that of its first session."""
+        """Note how the environment of a resumed run differs from its first session.
+
+        Args:
+            changes: As `environment_changes` returns them.
+        """
         session = self.session
         if session is not None and session.get("changed_environment", {}) != changes:
             session["changed_environment"] = changes
             self.write()
 
     def add_resource(self, filename: str, stored: str) -> None:
-        """List a file that the run read, and where its content is kept."""
+        """List a file that the run read.
+
+        Args:
+            filename: The file.
+            stored: Where its content is kept.
+        """
         lost = [name for name in self.entry.pop("lost_resources", ()) if name != filename]
         self.entry |= {"lost_resources": lost} if lost else {}
-        if [filename, stored] not in self.entry["resources"]:
-            self.entry["resources"].append([filename, stored])
-            self.write()
+        self.add_once("resources", [filename, stored])
 
     def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None = None) -> None:
-        """List a file that the run made, which is in the folder, or `left_at` where it was made."""
+        """List a file that the run made.
+
+        Args:
+            name: The artifact's name.
+            metadata: What to note about it.
+            content_type: Its MIME type.
+            left_at: Where the file is, if it was not copied into the folder.
+        """
         if name not in self.entry["artifacts"]:
             self.entry["artifacts"].append(name)
         if metadata or content_type:
@@ -126,31 +186,53 @@ class RunFile:
         self.write()
 
     def add_earlier_artifact(self, name: str, file: str) -> None:
-        """List where the content is that had a name until now, which another file is about to get."""
+        """List the content that had an artifact's name until now; another file is about to get the name.
+
+        Args:
+            name: The artifact's name.
+            file: Where the earlier content is kept in the folder.
+        """
         details = self.entry.get("artifact_details", {}).pop(name, {})
         self.entry.setdefault("earlier_artifacts", []).append({"name": name, "file": file, **details})
         self.write()
 
     def add_once(self, key: str, value: Any) -> None:
-        """List `value` under `key`, unless it stands there."""
+        """Add a value to a list of the file, unless it contains it.
+
+        Args:
+            key: The list's name.
+            value: What to add.
+        """
         values = self.entry.setdefault(key, [])
         if value not in values:
             values.append(value)
             self.write()
 
     def note_lost_points(self, count: int) -> None:
-        """Note points and media that earlier sessions had recorded and that are gone; the run cannot be COMPLETED."""
+        """Note that points and media of earlier sessions are lost; the run cannot end as COMPLETED.
+
+        Args:
+            count: How many.
+        """
         self.entry["lost_points"] = self.entry.get("lost_points", 0) + count
         self.write()
 
     def note_unwritten_points(self, count: int) -> None:
-        """Note points that could not be written in this session, among those that are lost."""
+        """Note points of this session that could not be written, for the next `write`.
+
+        Args:
+            count: How many; they count as lost.
+        """
         if count:
             for key in ("lost_points", "unwritten_points"):
                 self.entry[key] = self.entry.get(key, 0) + count
 
     def forget_lost_points(self, *, all_of_them: bool) -> None:
-        """Forget points that could not be written; or all that are lost."""
+        """Drop the count of lost points that the run records again.
+
+        Args:
+            all_of_them: Whether to drop all of it, instead of points that could not be written.
+        """
         unwritten = self.entry.pop("unwritten_points", 0)
         left = 0 if all_of_them else self.entry.get("lost_points", 0) - unwritten
         self.entry.pop("lost_points", None)
@@ -158,12 +240,15 @@ class RunFile:
 
     @contextlib.contextmanager
     def rewinding(self, step: int) -> Iterator[None]:
-        """Say, while the record is rewound, that it is; afterwards that it was, and the step this session begins at.
+        """Mark the record while a block rewinds it, and count the revision afterwards.
+
+        Args:
+            step: The training's step that the session continues from.
 
         Raises:
-            OSError: If that cannot be written; then nothing is to be rewound.
+            OSError: If the mark cannot be written; then nothing may be rewound.
         """
-        # Written before, so that whoever delivers the run sees that what it sent may be gone.
+        # Written first, so that a delivery knows that what it sent may be gone.
         self.entry["rewinding"] = True
         if not self.write():
             raise OSError("run.json cannot be written")
@@ -175,13 +260,13 @@ class RunFile:
         self.write()
 
     def end(self, status: str, at: datetime, lost: Mapping[str, int | list[str]], **entries: Any) -> None:
-        """Note how the run ended. It is written by the next `write`: after all else, so that the rest is there by then.
+        """Note how the run ended, for the next `write`, which comes after everything else is written.
 
         Args:
-            status: Its status; one that is completed is so only if nothing is lost.
+            status: The status; COMPLETED becomes COMPLETED_WITH_LOSS if anything is lost.
             at: When.
-            lost: How much of the record was given up, or which parts of it, by its name in the file.
-            **entries: What else there is to tell of it.
+            lost: What was lost: counts, or names, by their name in the file.
+            **entries: Further entries.
         """
         entries = {name: self.odd.plain(name, value) for name, value in entries.items()}
         lost = {name: amount for name, amount in lost.items() if amount}
@@ -194,35 +279,24 @@ class RunFile:
             self.session.update({"stop_time": at.isoformat(), "status": status, **by})
 
 
-def new_entry(
-    ex_info: Mapping[str, Any],
-    command: str,
-    host_info: Mapping[str, Any],
-    at: datetime,
-    meta_info: dict[str, Any],
-    status: str,
-) -> dict[str, Any]:
-    """Return the `run.json` of a run that begins, to which its meta entry gets a uid if it has none.
+def new_entry(beginning: Beginning) -> dict[str, Any]:
+    """Return the `run.json` of a run that starts or is queued; its meta entry gets a uid if it has none.
 
     Args:
-        ex_info: What Sacred tells of the experiment.
-        command: What it runs.
-        host_info: What Sacred tells of the machine.
-        at: When it starts; with the status QUEUED, when it was queued.
-        meta_info: Its meta entry, taken as it is: what comes to it later stands there, too.
-        status: RUNNING or QUEUED.
+        beginning: What Sacred passes. The meta entry is not copied, so later additions to it are recorded, too.
     """
+    meta_info = beginning.meta_info
     meta_info.setdefault("uid", new_uid())
     parent = parent_uid(meta_info)
     return {
         "format": FORMAT,
         "uid": meta_info["uid"],
-        "experiment": {**copy.deepcopy(dict(ex_info)), "sources": []},
-        "command": command,
-        "host": dict(host_info),
-        "queue_time" if status == "QUEUED" else "start_time": at.isoformat(),
+        "experiment": {**copy.deepcopy(dict(beginning.ex_info)), "sources": []},
+        "command": beginning.command,
+        "host": dict(beginning.host_info),
+        "queue_time" if beginning.is_queued else "start_time": beginning.at.isoformat(),
         "meta": meta_info,
-        "status": status,
+        "status": "QUEUED" if beginning.is_queued else "RUNNING",
         "command_line": command_line(),
         "cwd": _working_folder(),
         "resources": [],
@@ -241,5 +315,79 @@ def _working_folder() -> str | None:
 
 
 def command_line() -> list[str]:
-    """Return the words that this process was started with, without passwords."""
+    """Return the words of this process's command line, without passwords."""
     return [hide_passwords(redact(word)) for word in sys.argv]
+
+
+class InfoFile:
+    """Writes `info.json` when the info has changed; the experiment changes it in place, at any time.
+
+    Args:
+        journal: The run's journal.
+        odd: Converts the info to JSON.
+    """
+
+    def __init__(self, journal: Journal, odd: OddEntries) -> None:
+        self._journal = journal
+        self._odd = odd
+        self._info: dict[str, Any] = {}
+        self._text = "{}"
+        self._pace = Pace()
+
+    def heartbeat(self, info: dict[str, Any]) -> None:
+        """Write the info if it has changed; a large one is checked so rarely that this takes 1 % of the time.
+
+        Args:
+            info: The run's info.
+        """
+        self._info = info
+        if self._pace.is_due:
+            self.write()
+
+    def write(self) -> None:
+        """Write the info of the last heartbeat, as it is now, if it has changed."""
+        with self._pace:
+            document = self._odd.plain("info", self._info)
+            text = json.dumps(document, sort_keys=True)
+            if text != self._text:
+                self._text = text
+                self._journal.write(INFO, document)
+
+
+class LeaseFile:
+    """Writes `lease.json` with each heartbeat, which says who writes the record, and that the writer is alive.
+
+    Args:
+        journal: The run's journal.
+        lock: The lock on the record, which is held if the file system supports locks.
+        beat_interval_s: Seconds between two heartbeats.
+    """
+
+    def __init__(self, journal: Journal, lock: RecordLock, beat_interval_s: float) -> None:
+        self._journal = journal
+        self._lock = lock
+        self._beat_interval_s = beat_interval_s
+        self._due = 0.0
+
+    def renew(self) -> None:
+        """Write the lease, unless the last one is fresh enough for readers: heartbeats may be more frequent."""
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self) -> None:
+        """Write the lease."""
+        self._journal.write(LEASE, lease(self._beat_interval_s, locked=self._lock.is_held), durable=False)
+        self._due = time.monotonic() + 0.5
+
+    def move_to(self, lock: RecordLock) -> None:
+        """Release the lock, and hold another one.
+
+        Args:
+            lock: The lock on the new folder.
+        """
+        self._lock.release()
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let other processes write the record."""
+        self._lock.release()

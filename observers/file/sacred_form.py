@@ -1,7 +1,8 @@
-"""Between Sacred's forms of what a run holds, and those of its record."""
+"""Converting what a run holds to JSON for its record, and the record's metrics to Sacred's form."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from sacred.serializer import flatten
 
+from observers.record.journal import Journal
 from observers.record.json_text import MAX_NOTED_LEVELS
 from observers.record.object_names import named
 from observers.record.points.intact_points import read_metrics
@@ -18,39 +20,41 @@ from observers.record.points.points import TICKS_PER_S
 from observers.record.redaction import hide_passwords
 from observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
 
-__all__ = ["plain", "sacred_metrics", "to_ticks"]
+__all__ = ["OddEntries", "plain", "sacred_metrics", "to_ticks"]
+
+_log = logging.getLogger(__name__)
 
 # Characters of a name or a reason that are shown.
 _SHOWN = 80
+# Entries that are named in one message, and in all.
+_SHOWN_ENTRIES, _MOST_ENTRIES = 10, 1000
 _TOO_LONG = f"an integer of more than {MAX_DIGITS:,} digits"
 
 
 def plain(value: Any, odd: dict[str, str] | None = None, *, num_levels: int = MAX_NOTED_LEVELS) -> Any:
-    """Return `value` as what JSON holds; what is plain stays as it is, so that doing this twice does no harm.
+    """Return a value as JSON holds it; a plain value stays the same, so converting it twice does no harm.
 
-    Numbers are numbers, also scalars of NumPy, and tensors and arrays without dimensions; tuples are lists; classes and
-    functions are their dotted names, and paths text. A value within itself is `{"py/id": LEVEL}` there. Anything else
-    is what Sacred's serializer makes of it. Passwords in URLs are hidden.
-
-    Nothing makes this fail: entries that cannot be stored become text, and the others stay.
+    Scalars of NumPy, and tensors and arrays without dimensions, become numbers; tuples become lists; classes, functions
+    and paths become text. A value that contains itself becomes `{"py/id": LEVEL}` there. Sacred's serializer converts
+    everything else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text.
 
     Args:
         value: Any value.
-        odd: Gets the reason for each entry that became text, by its dotted name.
-        num_levels: How deep lists and dicts may be within each other.
+        odd: Receives the reason for each entry that became text, by its dotted name.
+        num_levels: How deep lists and dicts may be nested.
     """
     return _Form(num_levels, {} if odd is None else odd).of(value)
 
 
 class _Form:
-    """Makes one value plain, by a stack of its own: Python's is too small for what may be nested; see `plain`."""
+    """Converts one value; see `plain`. It has its own stack, because Python's is too small for deep nesting."""
 
     def __init__(self, num_levels: int, odd: dict[str, str]) -> None:
         self._num_levels = num_levels
         self._odd = odd
-        # The lists and dicts around what is looked at: what each becomes, and what is left of it.
+        # The lists and dicts around the current value: the result of each, and its remaining entries.
         self._open: list[tuple[Any, Iterator[tuple[Any, Any]]]] = []
-        # They themselves, by their ids, and where in each of them.
+        # The same lists and dicts by id, and the current place in each.
         self._around: dict[int, Any] = {}
         self._places: list[Any] = []
 
@@ -77,12 +81,12 @@ class _Form:
             target[key] = self._made(item)
 
     def _made(self, value: Any) -> Any:
-        """Return what is made of a value; of a list or dict that is empty, and opened."""
+        """Convert a value; a list or dict becomes an empty one, and is opened."""
         if type(value) is float or value is None:
             return value
         try:
             return self._leaf_or_opened(value)
-        except Exception as error:  # whatever a value does that is asked for its entries
+        except Exception as error:  # an object may raise anything when it is inspected
             return self._text(as_text(value), f"{type(error).__name__}: {as_text(error)}")
 
     def _leaf_or_opened(self, value: Any) -> Any:
@@ -111,7 +115,7 @@ class _Form:
             return self._text(f"<{type(value).__name__}>", f"more than {self._num_levels} levels deep")
         if id(value) in self._around:
             return {"py/id": list(self._around).index(id(value))}
-        # All of it now: others may change it meanwhile.
+        # Copied, because another thread may change it in the meantime.
         if isinstance(value, Mapping):
             self._open.append(({}, iter([(key, item) for key, item in list(value.items())])))
         else:
@@ -131,14 +135,14 @@ class _Form:
             return self._text(as_text(key), f"as a key, {type(error).__name__}: {as_text(error)}")
 
     def _text(self, text: str, reason: str) -> str:
-        """Return the text that an entry becomes, and note why."""
+        """Return an entry's text, and note why it is text."""
         name = ".".join(as_text(place)[:_SHOWN] for place in self._places)
         self._odd[name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}..."] = reason[:_SHOWN]
         return hide_passwords(text)
 
 
 def _serialized(value: Any) -> Any:
-    """Return a number of an array, tensor or scalar that is one, else what the serializer makes of it."""
+    """Convert a scalar array or tensor to a number, and anything else with Sacred's serializer."""
     torch = sys.modules.get("torch")
     try:
         if torch is not None and isinstance(value, torch.Tensor):
@@ -149,22 +153,67 @@ def _serialized(value: Any) -> Any:
                 if value.dtype.kind in kinds:
                     return number(value)
         if isinstance(value, np.ndarray):
-            value = np.array(value)  # of its own memory: the serializer does not know others
+            value = np.array(value)  # a copy: the serializer does not know subclasses and views
     except Exception:
-        return hide_passwords(as_text(value))  # a tensor that NumPy does not know, such as a sparse one
+        return hide_passwords(as_text(value))  # a tensor without a NumPy form, such as a sparse one
     found = flatten(value)
     return hide_passwords(found) if isinstance(found, str) else found
 
 
+class OddEntries:
+    """Converts the entries of one run to JSON, and warns once of each one that becomes text.
+
+    Args:
+        journal: The run's journal.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._reported: set[str] = set()
+
+    def plain(self, part: str, value: Any, *, num_levels: int = MAX_NOTED_LEVELS) -> Any:
+        """Convert a part of the record; see the function `plain`.
+
+        Args:
+            part: The name of the part in warnings, such as `config`; empty for all of `run.json`.
+            value: Any value.
+            num_levels: How deep lists and dicts may be nested.
+        """
+        odd: dict[str, str] = {}
+        converted = plain(value, odd, num_levels=num_levels)
+        named = {f"{part}.{name}" if name and part else part or name: reason for name, reason in odd.items()}
+        is_full = len(self._reported) >= _MOST_ENTRIES
+        new = [] if is_full else [name for name in named if name not in self._reported]
+        if new:
+            self._reported.update(new)
+            more = f", and {len(new) - _SHOWN_ENTRIES} more" if len(new) > _SHOWN_ENTRIES else ""
+            texts = ", ".join(f"{name} ({named[name]})" for name in new[:_SHOWN_ENTRIES])
+            _log.warning("%s: noted as text, because JSON cannot hold it: %s%s", self._journal.folder, texts, more)
+        return converted
+
+
 def to_ticks(timestamps: list[datetime], start: datetime) -> np.ndarray:
-    """Return Sacred's times (n,) as ticks (n,) since the `start` of the run."""
+    """Convert Sacred's times to ticks.
+
+    Args:
+        timestamps: (n,) times, in UTC without a time zone.
+        start: When the run started, in UTC.
+
+    Returns:
+        (n,) ticks since the start; 0 for times before it.
+    """
     began = start.replace(tzinfo=None)
     seconds = np.array([(at - began).total_seconds() for at in timestamps])
     return np.maximum(seconds * TICKS_PER_S, 0).astype(np.uint32)
 
 
 def sacred_metrics(folder: Path, start: datetime) -> dict[str, Any]:
-    """Return the `metrics.json` that Sacred would write of the run in `folder`, which started at `start`."""
+    """Return the `metrics.json` that Sacred would write for a run.
+
+    Args:
+        folder: The run's folder.
+        start: When the run started, in UTC.
+    """
     began = start.replace(tzinfo=None).timestamp()
     document = {}
     for name, series in read_metrics(folder).items():

@@ -1,55 +1,98 @@
-"""`SacredsInterface`: what scripts that were written for Sacred's FileStorageObserver ask of the observer of a run."""
+"""`SacredsInterface`: the methods of Sacred's FileStorageObserver that scripts use, for the observer of a run."""
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
 from sacred.observers import FileStorageObserver
 
 from observers.file.recording import Recording
+from observers.file.run_file import Beginning
 from observers.file.sacred_form import plain
 from observers.record.guarding import Owned
 from observers.record.numbered_folder import artifact_path
 from observers.record.safe_paths import shown_path
 from observers.record.schema import RUN
 
-__all__ = ["SacredsInterface"]
+__all__ = ["BeginningObserver", "SacredsInterface"]
 
 
-class SacredsInterface(Owned, FileStorageObserver):
-    """Has the methods and attributes of Sacred's observer that scripts use, and is one for `isinstance`.
+class BeginningObserver(Owned):
+    """Base of observers that handle both ways in which a run begins in one method."""
 
-    Nothing of Sacred's own constructor is run: each of its methods that does something is replaced.
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return an observer, like the constructor; for scripts written for Sacred's observers."""
+        return cls(*args, **kwargs)
+
+    def queued_event(
+        self,
+        ex_info: dict[str, Any],
+        command: str,
+        host_info: dict[str, Any],
+        queue_time: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
+        _id: Any,
+    ) -> Any:
+        """Handle Sacred's event for a run that another process will start; see `begin_run`."""
+        return self.begin_run(Beginning(ex_info, command, host_info, queue_time, config, meta_info, _id, True))
+
+    def started_event(
+        self,
+        ex_info: dict[str, Any],
+        command: str,
+        host_info: dict[str, Any],
+        start_time: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
+        _id: Any,
+    ) -> Any:
+        """Handle Sacred's event for a run that starts now; see `begin_run`."""
+        return self.begin_run(Beginning(ex_info, command, host_info, start_time, config, meta_info, _id))
+
+    @abstractmethod
+    def begin_run(self, beginning: Beginning) -> Any:
+        """Start to record a run, or record that it is queued.
+
+        Args:
+            beginning: What Sacred passes.
+
+        Returns:
+            The run's id in the observer's store.
+        """
+
+
+class SacredsInterface(BeginningObserver, FileStorageObserver):
+    """Has the methods and attributes of Sacred's observer, and passes `isinstance`.
+
+    Sacred's constructor is not called: every method of it that does something is overridden.
 
     Attributes:
-        recording: The run; None before it starts.
+        recording: The recording of the run; None before it starts.
     """
 
     def __init__(self) -> None:
         self.recording: Recording | None = None
         self._lock = threading.RLock()
 
-    @classmethod
-    def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return an observer, as its constructor does."""
-        return cls(*args, **kwargs)
-
-    create_from = create
+    create_from = BeginningObserver.create
 
     @property
     def dir(self) -> str | None:  # type: ignore[override]  # Sacred assigns it
-        """The folder of the run, as text, from the working folder if `basedir` is, too; None before it starts."""
+        """The run's folder as text, relative to the working folder if `basedir` is; None before the run starts."""
         if self.recording is None:
             return None
         return str(self.recording.folder) if Path(self.basedir).is_absolute() else shown_path(self.recording.folder)
 
     @property
     def run_entry(self) -> dict[str, Any] | None:  # type: ignore[override]
-        """Content of `run.json`, for scripts that change it and call `save_json`; None before the run starts."""
+        """The content of `run.json`, which scripts change and pass to `save_json`; None before the run starts."""
         return None if self.recording is None else self.recording.run.entry
 
     def save_file(self, filename: str | Path, target_name: str | None = None) -> None:
@@ -57,7 +100,7 @@ class SacredsInterface(Owned, FileStorageObserver):
 
         Args:
             filename: The file.
-            target_name: Its name there, by default its own.
+            target_name: Its name there; by default its own.
 
         Raises:
             ArtifactError: If it cannot be kept.
@@ -68,11 +111,11 @@ class SacredsInterface(Owned, FileStorageObserver):
         """Write a JSON file into the run's folder.
 
         Args:
-            obj: Its content. That of `run.json` is merged into `run_entry`.
+            obj: Its content. For `run.json`, it is merged into `run_entry`.
             filename: Its name there.
 
         Raises:
-            ArtifactError: If that leads out of the folder, or is that of another file of the record.
+            ArtifactError: If the name leads out of the folder, or belongs to another file of the record.
         """
         if self._is_copy():
             return
@@ -93,4 +136,14 @@ class SacredsInterface(Owned, FileStorageObserver):
     def keep_artifact(
         self, name: str, filename: str | Path, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Keep a file that the run made, under `name` in the run's folder."""
+        """Keep a file that the run made; recording continues while it is copied.
+
+        Args:
+            name: The artifact's name, and its path in the run's folder.
+            filename: The file.
+            metadata: What to note about it; JSON.
+            content_type: Its MIME type.
+
+        Raises:
+            ArtifactError: If the file cannot be read, the name is invalid, or the folder cannot be written.
+        """

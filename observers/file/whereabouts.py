@@ -1,4 +1,4 @@
-"""`Whereabouts`: where the folder of a run is, which somebody may move or delete in mid-run."""
+"""`Whereabouts`: follows the folder of a run, which may be moved or deleted while the run is active."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Whereabouts"]
 
 
 class Whereabouts:
-    """Holds a run's folder open, and so knows it wherever it is.
+    """Keeps a run's folder open, and so finds it after it was moved.
 
     Args:
         folder: The folder.
@@ -27,10 +27,10 @@ class Whereabouts:
 
     def _open(self, folder: Path) -> None:
         self.close()
-        with contextlib.suppress(OSError, AttributeError):  # no such thing on Windows
+        with contextlib.suppress(OSError, AttributeError):  # not possible on Windows
             self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
-    def is_at(self, path: Path) -> bool:
+    def _is_at(self, path: Path) -> bool:
         """Tell whether the folder is at `path`."""
         try:
             return self._fd is not None and os.path.samestat(path.stat(), os.fstat(self._fd))
@@ -38,27 +38,38 @@ class Whereabouts:
             return False
 
     def moved_to(self, before: Path) -> Path | None:
-        """Return where the folder is, which was at `before`; None if it still is, was deleted, or nobody knows."""
-        if self._fd is None or self.is_at(before):
+        """Find the folder after it was moved.
+
+        Args:
+            before: Where it was.
+
+        Returns:
+            Where it is; None if it is still there, was deleted, or cannot be found.
+        """
+        if self._fd is None or self._is_at(before):
             return None
         try:
             there = Path(f"/proc/self/fd/{self._fd}").readlink()
         except OSError:
             return None
-        return there if self.is_at(there) else None
+        return there if self._is_at(there) else None
 
     def renew(self, base: Path) -> tuple[Path, RecordLock]:
-        """Make a folder in the place of one that was deleted: there, or where another run is, below `base`.
+        """Replace a deleted folder: in the same place, or below `base` if another run has taken that place.
 
-        Returns the folder, and the lock on it, which is held where there are locks.
+        Args:
+            base: The folder of runs.
+
+        Returns:
+            The folder and its lock, which is held if the file system supports locks.
 
         Raises:
-            OSError: If nothing can be made.
+            OSError: If no folder can be created.
         """
         folder, lock = self._home, RecordLock(self._home)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if (folder / RUN).exists() and not self.is_at(folder):
+            if (folder / RUN).exists() and not self._is_at(folder):
                 raise FileExistsError(folder)
             lock.acquire()
         except OSError:
@@ -70,7 +81,7 @@ class Whereabouts:
         return folder, lock
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -15,9 +15,8 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import gridfs
 from pymongo.collection import Collection
@@ -35,6 +34,8 @@ from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
 from observers.file.observer import FileObserver
 from observers.file.recording import Recording, recording_of
+from observers.file.run_file import Beginning
+from observers.file.sacreds_interface import BeginningObserver
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.fetch import fetch
@@ -42,7 +43,6 @@ from observers.mongo.layout import Collections, Document, check_collection
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
-from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.points.point_log import PointLog
@@ -96,7 +96,7 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
     return take
 
 
-class MongoObserver(Owned, SacredMongoObserver):
+class MongoObserver(BeginningObserver, SacredMongoObserver):
     """Delivers runs to a MongoDB, in the background, through outages of any length.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
@@ -161,11 +161,6 @@ class MongoObserver(Owned, SacredMongoObserver):
         self.beat_interval_s: float | None = None
 
     @classmethod
-    def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return an observer, as its constructor does; for scripts that were written for Sacred's."""
-        return cls(*args, **kwargs)
-
-    @classmethod
     def create_from(cls, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse collections, which Sacred's observer takes.
 
@@ -208,39 +203,20 @@ class MongoObserver(Owned, SacredMongoObserver):
 
     # ------------------------------------------------------------------ a run begins
 
-    def queued_event(
-        self,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        queue_time: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-        _id: Any,
-    ) -> Any:
-        """Deliver a run that is to be started by somebody else."""
-        if recording_of(meta_info.get("uid")) is None:
-            self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
-            self._spool.beat_interval_s = self.beat_interval_s
-            self._spool.queued_event(ex_info, command, host_info, queue_time, config, meta_info, _SPOOLED)
-        return self._ship(meta_info["uid"], _id)
+    def begin_run(self, beginning: Beginning) -> Any:
+        """Start to deliver a run, which an earlier observer records, or a spool.
 
-    def started_event(
-        self,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        start_time: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-        _id: Any,
-    ) -> Any:
-        """Begin to deliver a run; returns its id in the database, or None if that is not reachable within seconds."""
-        if recording_of(meta_info.get("uid")) is None:
+        Args:
+            beginning: What Sacred passes.
+
+        Returns:
+            The run's id in the database; None if the database cannot be reached within seconds.
+        """
+        if recording_of(beginning.meta_info.get("uid")) is None:
             self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
-            self._spool.started_event(ex_info, command, host_info, start_time, config, meta_info, _SPOOLED)
-        return self._ship(meta_info["uid"], _id)
+            self._spool.begin_run(beginning._replace(run_id=_SPOOLED))
+        return self._ship(beginning.meta_info["uid"], beginning.run_id)
 
     def _ship(self, uid: str, run_id: Any) -> Any:
         """Start to deliver the recording of the run; returns the run's id, which the database makes if it is None."""

@@ -1,4 +1,4 @@
-"""`LabSources`: the sources of the lab that a run imports, each content kept as it was."""
+"""`LabSources`: keeps the sources of the lab that a run imports, each content as it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import ArtifactError
-from observers.provenance import sources_and_git as provenance
+from observers.provenance.sources_and_git import imported_files
 from observers.record.guarding import Pace
 from observers.record.stored_files import keep
 
@@ -19,14 +19,15 @@ class LabSources:
     """Keeps what a run imports, whenever `look` is called.
 
     Args:
-        experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`, and `sources` to begin with.
-        store: Folder of contents; None keeps no copies.
-        runs: The folder of runs, from which contents are named.
-        earlier: Pairs of a name and where its content is kept, of earlier sessions of the run.
+        experiment: What Sacred says about the experiment: `base_dir`, `mainfile`, and the first `sources`.
+        store: The folder of contents; None keeps no copies.
+        base: The folder of runs, which the paths of contents are relative to.
+        earlier: Sources of the run's earlier sessions: the name of each, and where its content is kept.
 
     Attributes:
-        pairs: All of them. Of a name that is there twice, the last one is the newest.
-        changed: Names whose content is not that of the earlier sessions.
+        base: As passed.
+        pairs: The name of each source, and where its content is kept. If a name occurs twice, the last is the newest.
+        changed: Names whose content differs from the earlier sessions.
         missing: Names whose content could not be kept so far, and why.
     """
 
@@ -34,14 +35,14 @@ class LabSources:
         self,
         experiment: Mapping[str, Any],
         store: Path | None,
-        runs: str | Path,
+        base: Path,
         earlier: Sequence[Sequence[str]] = (),
     ) -> None:
+        self.base = base
         self._lab = Path(experiment["base_dir"])
         self._mainfile = self._lab / experiment["mainfile"] if experiment.get("mainfile") else None
-        self._given = [name for name, _ in experiment["sources"]]
+        self._first = [name for name, _ in experiment["sources"]]
         self._store = store
-        self._runs = runs
         self._earlier: list[list[str]] = [list(pair) for pair in earlier]
         self._kept: dict[str, str] = {}
         self._num_modules = 0
@@ -51,15 +52,19 @@ class LabSources:
         self._retry_pace = Pace()
 
     def look(self, *, last: bool = False) -> bool:
-        """Keep every source that is imported by now; return whether there are new ones.
+        """Keep every source that is imported by now; those that cannot be kept are `missing`, and retried.
 
-        Those that cannot be kept are `missing`, and tried again by later calls; by the `last` one in any case.
+        Args:
+            last: Whether this is the last call, which retries in any case.
+
+        Returns:
+            Whether `pairs` has changed.
         """
         is_retry = bool(self.missing) and (last or self._retry_pace.is_due)
         if len(sys.modules) == self._num_modules and not is_retry:
             return False
         self._num_modules = len(sys.modules)
-        names = (*self._given, *provenance.imported_files(self._lab, self._mainfile), *self.missing)
+        names = (*self._first, *imported_files(self._lab, self._mainfile), *self.missing)
         self.missing = {}
         with self._retry_pace:
             for name in names:
@@ -73,7 +78,7 @@ class LabSources:
     def _keep(self, name: str) -> None:
         path = self._lab / name
         try:
-            self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
+            self._kept[name] = str(path) if self._store is None else keep(path, self._store, self.base)
         except OSError as error:
             self.missing[name] = f"{error.filename or self._store}: {error.strerror}"
         except ArtifactError as error:

@@ -14,7 +14,7 @@ import runs
 from experiments import Experiment
 from ingredients.errors import ConfigError
 from observers import ArtifactError, FileObserver, MongoObserver, Table, read_table
-from observers.file.info_file import InfoFile
+from observers.file.run_file import InfoFile
 from observers.record.media_files import read_media
 
 RESULT = {"acc": torch.tensor(0.5), "ci": (0.25, np.float32(0.75))}

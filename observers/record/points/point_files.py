@@ -109,15 +109,16 @@ class PointFiles(PointLog):
         self._append_points(points[max(0, self._num_points() - base) :].tobytes())
         self._note(base, points)
 
-    def add_batch(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
+    def add_batch(self, name: Any, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append points of one metric, for observers of a stock Sacred run, which do not call `begin`.
 
         Args:
-            name: The metric's name.
+            name: The metric's name, which may be any value there.
             steps: (n,) ints or floats.
             values: (n,) numbers; other values go to `values.jsonl`.
             ticks: (n,) times in ticks since the run started.
         """
+        name = as_text(name)
         try:
             points, float_steps = _as_points(steps, values, ticks)
         except (TypeError, ValueError, OverflowError):

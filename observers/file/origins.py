@@ -1,0 +1,130 @@
+"""`Origins`: records what an active run is made of (sources, git, packages, machine, files read), and what changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from observers.file.run_file import RunFile
+from observers.provenance.gathering import Gathering
+from observers.provenance.lab_sources import LabSources
+from observers.record.guarding import Pace
+from observers.record.journal import Journal
+
+__all__ = ["Origins"]
+
+_log = logging.getLogger(__name__)
+
+# Names shown in one message.
+_SHOWN = 10
+# Entries of the machine that may change results.
+_OF_MACHINE = ("python", "cpu", "gpus", "cuda", "cudnn")
+
+
+class Origins:
+    """Records the origins of one session of a run.
+
+    Args:
+        journal: The run's journal.
+        run: The run's `run.json`.
+        sources: Keeps the sources.
+    """
+
+    def __init__(self, journal: Journal, run: RunFile, sources: LabSources) -> None:
+        self._journal = journal
+        self._run = run
+        self._sources = sources
+        self._has_warned_of_missing = False
+        # Changes since the first session that were reported: the part and the name.
+        self._reported: set[tuple[str, str]] = set()
+        self._gathering: Gathering | None = None
+        self._pace = Pace()
+
+    def gather(self, lock: Any, experiment: Mapping[str, Any], *, with_reads: bool) -> None:
+        """Start to gather git, packages, machine, and the files that the run reads.
+
+        Args:
+            lock: The observer's lock.
+            experiment: What Sacred says about the experiment.
+            with_reads: Whether to record files and environment variables that the run reads.
+        """
+        note_changes = None if self._run.session is None else self._note_environment
+        self._gathering = Gathering(self._journal, lock, experiment, note_changes, with_reads=with_reads)
+
+    def save_sources(self, *, last: bool = False) -> bool:
+        """Keep every source that is imported by now; sources imported later come with later heartbeats.
+
+        Args:
+            last: Whether the run ends, so sources that cannot be kept are lost.
+
+        Returns:
+            Whether `run.json` has changed, and must be written.
+        """
+        has_new = self._sources.look(last=last)
+        if has_new:
+            for _, stored in self._sources.pairs:
+                self._journal.note_file(self._sources.base / stored)
+            self._run.note_sources(self._sources.pairs, self._sources.changed)
+            if self._run.session is not None:
+                self._warn_of_changes({"sources": dict.fromkeys(self._sources.changed)})
+        missing = self._sources.missing
+        if missing and (last or not self._has_warned_of_missing):
+            self._has_warned_of_missing = True
+            _log.log(
+                logging.ERROR if last else logging.WARNING,
+                "%s: %d sources are not stored, %s: %s%s",
+                self._journal.folder,
+                len(missing),
+                "and are lost" if last else "which is tried again with each heartbeat",
+                ", ".join(list(missing)[:_SHOWN]),
+                f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
+            )
+        return has_new
+
+    @property
+    def missing_sources(self) -> list[str]:
+        """Names of the sources that could not be kept, sorted."""
+        return sorted(self._sources.missing)
+
+    def look(self, *, last: bool = False) -> None:
+        """Record determinism flags and libraries that have changed.
+
+        Args:
+            last: Whether the run ends; otherwise this takes at most 1 % of the time.
+        """
+        if self._gathering is not None and (last or self._pace.is_due):
+            with self._pace:
+                self._gathering.look()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until everything is gathered; do not call it under the lock, which gathering takes.
+
+        Args:
+            timeout_s: The longest time to wait.
+        """
+        if self._gathering is not None:
+            self._gathering.join(timeout_s)
+
+    def _note_environment(self, changes: dict[str, dict[str, list[Any]]]) -> None:
+        self._run.note_environment(changes)
+        machine = {name: pair for name, pair in changes.get("machine", {}).items() if name in _OF_MACHINE}
+        self._warn_of_changes({**changes, "git": {}, "machine": machine})
+
+    def _warn_of_changes(self, changes: Mapping[str, Mapping[str, Sequence[Any] | None]]) -> None:
+        """Warn once of each difference from the run's first session that may change results."""
+        for part, pairs in changes.items():
+            new = [name for name in pairs if (part, name) not in self._reported]
+            self._reported |= {(part, name) for name in new}
+            if new and "states_folder" not in self._run.entry:  # else the observer of that folder warns
+                texts = [
+                    name if (pair := pairs[name]) is None else f"{name} was {pair[0]}, is {pair[1]}" for name in new
+                ]
+                more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+                _log.warning(
+                    "%s is resumed, but not as it began, so it may end differently: %s: %s%s",
+                    self._journal.folder,
+                    part,
+                    ", ".join(texts[:_SHOWN]),
+                    more,
+                )
