@@ -37,8 +37,7 @@ from query_data import METRICS
 from query_mongo import add_long_metric as add_long_metric_there
 from query_mongo import fill
 
-from observers.mongo.indexes import make_run_indexes
-from observers.mongo.layout import Collections
+from observers.mongo.layout import Collections, make_run_indexes
 from observers.record.points.points import POINT
 from runs.work.mongod import Mongod
 

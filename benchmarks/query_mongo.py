@@ -35,8 +35,7 @@ from query_data import (
 
 import runs
 from observers.mongo.documents import object_id
-from observers.mongo.indexes import make_run_indexes
-from observers.mongo.layout import Collections
+from observers.mongo.layout import Collections, make_run_indexes
 from runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -1,123 +1,67 @@
-"""Delivery of the artifacts that a run logged and used to MongoDB; sending something again changes nothing.
+"""Delivery of the artifacts that a run logged and used to MongoDB; resending one changes nothing.
 
-`artifacts` holds one document for each content of an artifact, under an id made from name and digest:
+`artifacts` has one document for each content of an artifact, under an id made from name and digest:
 
     name, version, type, digest, bytes, num_files, metadata, created
     files        [{path, sha256, bytes, file_id}], the first ones, up to about 2 MB
     manifest_id  the whole manifest, as a file
     made_by, used_by  uids of runs
 
-The version is the folder's number if that is free in the database, else the next one. Contents are in GridFS, each
-once for all artifacts, under an id made from their SHA-256. They are sent before the document, so a document speaks of
-what is there.
+The version is the folder's number if the database has it free, otherwise the next free one. Contents are in GridFS,
+each once for all artifacts, under an id made from their SHA-256. They are sent before the document, so a document never
+names a missing file.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import ArtifactDamagedError, ArtifactError
-from observers.mongo.contents import Contents
+from observers.errors import ArtifactError
+from observers.mongo.contents import Contents, Upload, content_id
 from observers.mongo.documents import Packer, files_in, object_id
-from observers.mongo.indexes import make_artifact_indexes
-from observers.mongo.layout import Collections
+from observers.mongo.layout import Collections, make_artifact_indexes
 
-__all__ = ["ArtifactDelivery", "Upload", "artifact_id", "artifact_keys", "content_id"]
+__all__ = ["ArtifactDelivery", "artifact_id", "artifact_keys"]
 
 _log = logging.getLogger(__name__)
 
 MAX_FILES_BYTES = 2 * 2**20
 RELATIONS = {"artifacts_logged": "made_by", "artifacts_used": "used_by"}
-_CHUNK_BYTES = 255 * 1024
-# Of large entries in metadata, which are of no one run.
+# The owner of large entries in metadata, which belong to no run.
 _OWNER = "artifacts"
 
 _Entry = Mapping[str, Any]
 
 
 def artifact_id(name: str, digest: str) -> Any:
-    """Return the `_id` of the document of one content of an artifact."""
+    """Return the `_id` of the document of one content of an artifact.
+
+    Args:
+        name: The artifact's name.
+        digest: The digest of its files.
+    """
     return object_id("artifact", name, digest)
 
 
-def content_id(sha256: str) -> Any:
-    """Return the id of a content in GridFS.
-
-    It is shared by artifacts alone: incense and Omniboard delete what Sacred's artifacts of a run refer to.
-    """
-    return object_id("artifact content", sha256)
-
-
-class Upload:
-    """Puts contents into GridFS under ids made from their SHA-256, in pieces that may be sent any number of times.
-
-    Args:
-        collections: Where to.
-
-    Attributes:
-        incomplete: Ids of contents that the database lists, and has not all pieces of.
-    """
-
-    def __init__(self, collections: Collections) -> None:
-        self._collections = collections
-        self.incomplete: set[Any] = set()
-
-    def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
-        """Send what is not there, and yield after each piece.
-
-        Raises:
-            ArtifactDamagedError: If the stream does not have that SHA-256; then nothing is sent.
-        """
-        file_id = content_id(sha256)
-        is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
-        if is_listed and file_id not in self.incomplete:
-            return
-        found, md5, length = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
-        while piece := stream.read(_CHUNK_BYTES):
-            found.update(piece)
-            md5.update(piece)
-            length += len(piece)
-            yield
-        if found.hexdigest() != sha256:
-            raise ArtifactDamagedError(f"the content of {filename} is not what was logged")
-        # What an upload that was broken off has left is right, as far as it goes.
-        there = {chunk["n"] for chunk in self._collections.file_chunks.find({"files_id": file_id}, {"n": 1})}
-        for number in range(-(-length // _CHUNK_BYTES)):
-            if number not in there:
-                stream.seek(number * _CHUNK_BYTES)
-                chunk = {"files_id": file_id, "n": number, "data": stream.read(_CHUNK_BYTES)}
-                with contextlib.suppress(DuplicateKeyError):  # somebody else sends the same
-                    self._collections.file_chunks.insert_one({"_id": object_id(str(file_id), number), **chunk})
-                yield
-        document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES, "uploadDate": datetime.now(UTC)}
-        with contextlib.suppress(DuplicateKeyError):
-            self._collections.files.insert_one(
-                {**document, "filename": filename, "md5": md5.hexdigest(), "sha256": sha256}
-            )
-        self.incomplete.discard(file_id)
-
-
 class ArtifactDelivery:
-    """Brings the artifacts of one run into a database.
+    """Delivers the artifacts of one run to a database.
 
-    What cannot be read in the folder is said once and left out; the rest of the run is delivered all the same.
+    An artifact that cannot be read in the folder is reported once and left out; the rest of the run is delivered.
 
     Args:
         base: The folder of runs that has the artifacts.
-        collections: Where to.
+        collections: The collections of the database.
     """
 
     def __init__(self, base: Path, collections: Collections) -> None:
@@ -130,7 +74,7 @@ class ArtifactDelivery:
         self._work: tuple[tuple, Iterator[None]] | None = None
 
     def restart(self, incomplete: Collection[Any]) -> None:
-        """Begin anew; files that are `incomplete` are sent again.
+        """Start again, and resend incomplete files.
 
         Args:
             incomplete: Ids of files in GridFS.
@@ -141,7 +85,14 @@ class ArtifactDelivery:
         self._contents.forget(incomplete)
 
     def advance(self, run: Mapping[str, Any], seconds: float | None = None) -> bool:
-        """Deliver the artifacts that a run's record names, for about that long at most; return whether all are done.
+        """Deliver the artifacts that a run's record names.
+
+        Args:
+            run: The content of `run.json`.
+            seconds: How long this may take, roughly; None for no limit.
+
+        Returns:
+            Whether all are delivered.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
@@ -166,11 +117,22 @@ class ArtifactDelivery:
         return True
 
     def is_complete(self, run: Mapping[str, Any]) -> bool:
-        """Tell whether all that a run's record names is delivered."""
+        """Tell whether all artifacts that a run's record names are delivered.
+
+        Args:
+            run: The content of `run.json`.
+        """
         return all(_key(relation, entry) in self._numbers for relation, entry in _entries(run))
 
     def listed(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        """Return the lists of the run's document: what is delivered, with its version in the database."""
+        """Return the lists of artifacts for the run's document.
+
+        Args:
+            run: The content of `run.json`.
+
+        Returns:
+            The delivered artifacts by relation, each with its version in the database.
+        """
         found: dict[str, list[dict[str, Any]]] = {relation: [] for relation in RELATIONS if relation in run}
         for relation, entry in _entries(run):
             number = self._numbers.get(_key(relation, entry))
@@ -201,7 +163,7 @@ class ArtifactDelivery:
         self._numbers[_key(relation, entry)] = number
 
     def _metadata(self, version: ArtifactVersion) -> Any:
-        """Return metadata within MongoDB's bounds; what is beyond them is stored as files."""
+        """Return metadata within MongoDB's limits; larger parts are stored as files."""
         packer = Packer(_OWNER)
         packed = packer.entry(version.metadata)
         for file_id in files_in(packed):
@@ -209,12 +171,12 @@ class ArtifactDelivery:
         return packed
 
     def _change(self, wanted: dict[str, Any], change: dict[str, Any]) -> int | None:
-        """Change a document, and return its version; None if it is not there."""
+        """Update a document, and return its version; None if there is no document."""
         found = self._collections.artifacts.find_one_and_update(wanted, change, {"version": 1})
         return found["version"] if found else None
 
     def _insert(self, document: dict[str, Any], change: dict[str, Any]) -> int:
-        """Insert a document under its version, or the next that is free, and return that."""
+        """Insert a document under its version, or under the next free one, and return that."""
         while True:
             try:
                 self._collections.artifacts.insert_one(document)
@@ -231,7 +193,14 @@ class ArtifactDelivery:
 
 
 def artifact_keys(run: Mapping[str, Any]) -> dict[tuple[str, Any], str]:
-    """Return what each artifact that a run logged or used is called, by relation and `_id` of its document."""
+    """Return a label for each artifact that a run logged or used.
+
+    Args:
+        run: The content of `run.json`.
+
+    Returns:
+        The labels by relation and `_id` of the artifact's document.
+    """
     return {
         (RELATIONS[relation], artifact_id(entry["name"], entry["digest"])): f"artifact {entry['name']!r}"
         for relation, entry in _entries(run)

@@ -1,10 +1,10 @@
-"""Contents of files in a database, in GridFS: those of sources and resources once for all runs, by their SHA-256.
+"""Contents of files in a database, in GridFS: sources and resources once for all runs, by their SHA-256.
 
-What a run made itself (artifacts, output, large entries) belongs to that run alone, under `uid`, because incense and
-Omniboard delete the artifacts of a run together with the run.
+Files that a run made itself (artifacts, output, large entries) belong to that run alone, under its `uid`, because
+incense and Omniboard delete the artifacts of a run together with the run.
 
-The two collections are written here and not through `gridfs`, which makes indexes, and so fails for a user who may only
-write; and every piece has an id of its own, so that an upload that was broken off goes on where it stopped.
+This module writes the two collections itself instead of using `gridfs`, which creates indexes and so fails for users
+who may only write. Every piece has an id made from its content, so an interrupted upload continues where it stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import io
 import logging
 import mimetypes
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,13 +22,14 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
+from observers.errors import ArtifactDamagedError
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections
 from observers.record.regular_file import open_regular
 from observers.record.storable import storable_text
 from observers.record.stored_files import md5_in
 
-__all__ = ["Contents", "incomplete_files"]
+__all__ = ["Contents", "Upload", "content_id", "incomplete_files", "send_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,26 +40,30 @@ _RENEWED_S = 1200.0
 
 
 class Contents:
-    """The contents that one process has stored in a database, or found stored there.
+    """The contents that one process has stored in a database, or found there.
 
     Args:
-        collections: Where to.
+        collections: The collections of the database.
     """
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
         self._ids: dict[str, bson.ObjectId | None] = {}
         self._stored: set[bson.ObjectId] = set()
-        # Those that are to be sent whatever the database says that it has.
+        # Contents to send even if the database lists them.
         self._incomplete: set[Any] = set()
 
     @property
     def stored(self) -> Collection[bson.ObjectId]:
-        """Ids of all contents that were stored, or found, by this object."""
+        """Ids of all contents that this object has stored or found."""
         return self._stored
 
     def forget(self, incomplete: Collection[Any]) -> None:
-        """Take nothing to be stored any more, and send those that are `incomplete` again."""
+        """Assume that nothing is stored.
+
+        Args:
+            incomplete: Ids of contents to send again, even if the database lists them.
+        """
         self._ids.clear()
         self._stored.clear()
         self._incomplete |= set(incomplete)
@@ -66,15 +71,18 @@ class Contents:
     def store(
         self, path: Path, name: str, *, owner: str | None = None, kept_as: str = "", **fields: Any
     ) -> bson.ObjectId | None:
-        """Store the content of a file, unless it is there, and return its id; None if there is no file to be read.
+        """Store the content of a file unless it is there.
 
         Args:
-            path: The file; one that did not change since is not read again.
-            name: Its name in GridFS; of a content shared by runs the first one counts.
-            owner: The uid of the run that it belongs to; None shares it.
-            kept_as: The name that says which MD5 a source or resource has. One that has another is damaged, and is not
-                stored, as it would have a valid MD5 there.
+            path: The file; if it has not changed, it is not read again.
+            name: Its name in GridFS; a shared content keeps its first name.
+            owner: The uid of the run that it belongs to; None shares it among runs.
+            kept_as: The name of a kept source or resource, which contains its MD5. A damaged file, with another MD5, is
+                not stored, because it would have a valid MD5 there.
             **fields: Further entries of the file's document.
+
+        Returns:
+            The file's id; None if the file cannot be read, or is damaged.
         """
         try:
             stat = path.stat()
@@ -82,7 +90,7 @@ class Contents:
             if key not in self._ids:
                 with open_regular(path) as stream:
                     self._ids[key] = self._store(stream, name, owner, md5_in(kept_as), fields)
-        except OSError:  # removed, a folder, or not ours to read
+        except OSError:  # removed, a folder, or not readable
             return None
         return self._ids[key]
 
@@ -103,34 +111,32 @@ class Contents:
         return file_id
 
     def put(self, file_id: bson.ObjectId, content: bytes, name: str, owner: str) -> None:
-        """Store `content` of the run `owner` under an id made from it."""
+        """Store a content of a run.
+
+        Args:
+            file_id: An id made from the content.
+            content: The content, JSON.
+            name: Its name in GridFS.
+            owner: The run's uid.
+        """
         fields = {"filename": name, "contentType": "application/json", "uid": owner}
         self._put(io.BytesIO(content), file_id, fields)
 
     def holds(self, file_id: bson.ObjectId) -> bool:
-        """Tell whether a content was stored, or found, by this object."""
+        """Tell whether this object has stored or found a content."""
         return file_id in self._stored
 
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:
         if file_id in self._stored:
             return
         if file_id in self._incomplete or not self._renew(file_id):
-            length = number = 0
-            while piece := stream.read(_CHUNK_BYTES):
-                chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}
-                with contextlib.suppress(DuplicateKeyError):
-                    self._collections.file_chunks.insert_one(chunk)
-                length += len(piece)
-                number += 1
-            document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES}
-            document["uploadDate"] = datetime.now(UTC)
-            with contextlib.suppress(DuplicateKeyError):
-                self._collections.files.insert_one({**document, **fields})
+            for _ in send_file(self._collections, stream, file_id, fields):
+                pass
         self._incomplete.discard(file_id)
         self._stored.add(file_id)
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
-        """Tell whether a content is there; if so, note that it is in use: `runs gc` keeps what was used lately."""
+        """Tell whether a content is there, and note that it is in use: `runs gc` keeps what was used lately."""
         found = self._collections.files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
         if found is None:
             return False
@@ -140,12 +146,17 @@ class Contents:
         try:
             return self._collections.files.update_one({"_id": file_id}, {"$set": {"used": now}}).matched_count > 0
         except OperationFailure as error:
-            if error.code != 13:  # may insert, and not update
+            if error.code != 13:  # may insert, but not update
                 raise
             return True
 
     def drop_others(self, owner: str, keep: Container[Any]) -> None:
-        """Remove the files of the run `owner` that are not among `keep`, if the user may remove any."""
+        """Remove the files of a run that are no longer in use, if the user may remove any.
+
+        Args:
+            owner: The run's uid.
+            keep: Ids of the files in use.
+        """
         try:
             for file in list(self._collections.files.find({"uid": owner}, {"_id": 1})):
                 if file["_id"] not in keep:
@@ -157,8 +168,94 @@ class Contents:
                 raise
 
 
+class Upload:
+    """Puts the contents of artifacts into GridFS, in pieces that may be sent any number of times.
+
+    Args:
+        collections: The collections of the database.
+
+    Attributes:
+        incomplete: Ids of contents that the database lists without all of their pieces.
+    """
+
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
+        self.incomplete: set[Any] = set()
+
+    def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
+        """Send a content unless it is there, and yield after each piece.
+
+        Args:
+            stream: The content.
+            sha256: Its SHA-256.
+            filename: Its name in GridFS.
+
+        Raises:
+            ArtifactDamagedError: If the content has another SHA-256; then nothing is sent.
+        """
+        file_id = content_id(sha256)
+        is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
+        if is_listed and file_id not in self.incomplete:
+            return
+        digest, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        while piece := stream.read(_CHUNK_BYTES):
+            digest.update(piece)
+            md5.update(piece)
+            yield
+        if digest.hexdigest() != sha256:
+            raise ArtifactDamagedError(f"the content of {filename} is not what was logged")
+        stream.seek(0)
+        fields = {"filename": filename, "md5": md5.hexdigest(), "sha256": sha256}
+        yield from send_file(self._collections, stream, file_id, fields)
+        self.incomplete.discard(file_id)
+
+
+def content_id(sha256: str) -> Any:
+    """Return the id in GridFS of a content of artifacts.
+
+    Only artifacts share it: incense and Omniboard delete the files that Sacred's artifacts of a run refer to.
+
+    Args:
+        sha256: The content's SHA-256.
+    """
+    return object_id("artifact content", sha256)
+
+
+def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: dict[str, Any]) -> Iterator[None]:
+    """Send a file to GridFS, and yield after each piece; pieces that are there are kept.
+
+    Args:
+        collections: The collections of the database.
+        stream: The content, from its start.
+        file_id: The file's id.
+        fields: Entries of the file's document.
+    """
+    length = number = 0
+    sent: set[int] = set()
+    while piece := stream.read(_CHUNK_BYTES):
+        if number == 1:  # an interrupted upload of a large file may have left pieces
+            sent = {chunk["n"] for chunk in collections.file_chunks.find({"files_id": file_id}, {"n": 1})}
+        if number not in sent:
+            chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}
+            with contextlib.suppress(DuplicateKeyError):
+                collections.file_chunks.insert_one(chunk)
+        length += len(piece)
+        number += 1
+        yield
+    document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES, "uploadDate": datetime.now(UTC)}
+    with contextlib.suppress(DuplicateKeyError):
+        collections.files.insert_one({**document, **fields})
+
+
 def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]:
-    """Return those of `ids` that are not in GridFS, or not with all pieces; the server counts these.
+    """Ask the server which files are missing from GridFS, or lack pieces.
+
+    Args:
+        collections: The collections of the database.
+        ids: Ids of the files.
+
+    Returns:
+        Those of `ids` that are missing or incomplete.
 
     Raises:
         pymongo.errors.PyMongoError: If the database cannot be reached or refuses.

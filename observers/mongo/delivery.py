@@ -1,15 +1,15 @@
-"""Delivery of a run from its journal to MongoDB: in pieces, in any order of retries, with the same database in the end.
+"""Delivery of a run from its journal to MongoDB: in pieces that may be retried in any order, with the same result.
 
-Nothing here depends on the process that made the run: `Delivery` reads the run's folder, and asks the database for what
-it has already. Sending something again changes nothing:
+Nothing here depends on the process that made the run: `Delivery` reads the run's folder, and asks the database what it
+already has. Resending something changes nothing:
 
-* a run has one document, found by its `uid`; its integer `_id` is the database's own (`observers.mongo.run_document`);
-* points are appended on the condition that as many are there as were counted on (`observers.mongo.points`);
-* what was logged beside numbers has an entry each, under an id made from its place (`observers.mongo.media`);
+* a run has one document, found by its `uid`; the database assigns its integer `_id` (`observers.mongo.run_document`);
+* points are appended on the condition that the database has exactly the points before them (`observers.mongo.points`);
+* each medium has an entry, under an id made from its place in the record (`observers.mongo.media`);
 * contents of files are stored once, under an id made from their SHA-256 (`observers.mongo.contents`);
-* what is too large or too deep for a document is a file, with a stand-in in its place (`observers.mongo.documents`).
+* values too large or too deep for a document are files, with a stand-in in their place (`observers.mongo.documents`).
 
-`observers.mongo.layout` says where all that is.
+`observers.mongo.layout` has the names of the collections.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pymongo.errors import OperationFailure
 
 from observers.mongo.artifacts import ArtifactDelivery
 from observers.mongo.contents import Contents
-from observers.mongo.indexes import make_run_indexes
-from observers.mongo.layout import Collections, Document
+from observers.mongo.document_delivery import DocumentDelivery
+from observers.mongo.layout import Collections, Document, make_run_indexes
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
-from observers.mongo.run_document import DocumentDelivery, is_running
+from observers.mongo.run_document import is_running
 from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
@@ -45,42 +45,43 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
-    """Senders for the parts of a run whose document is in the database."""
+    """Deliveries of the parts of a run whose document is in the database."""
 
     document: DocumentDelivery
     points: PointDelivery
     media: MediaDelivery
 
     def restart(self) -> None:
-        """Begin anew with points and media."""
+        """Start again with points and media."""
         self.points.restart()
         self.media.restart()
 
     def restart_all(self) -> None:
-        """Begin anew with everything."""
+        """Start again with everything."""
         self.restart()
         self.document.restart()
 
 
 class Delivery:
-    """Brings one run's folder into a database, as far as the folder goes, each time `advance` is called.
+    """Delivers one run's folder to a database, as it is whenever `advance` is called.
 
     Args:
         folder: The run's folder.
-        base: The folder that stored sources and resources are named from.
+        base: The folder that paths of stored sources and resources are relative to.
         database: The database.
-        prefix: Put before the names of the collections, with an underscore.
-        wanted_id: The `_id` to take if it is free.
-        collection: Name of the collection of runs; empty for what the prefix makes it.
-        with_checkpoints: Whether the checkpoints that the run keeps are delivered, too, once it has ended.
+        prefix: The prefix of the collections' names, without its underscore.
+        wanted_id: The `_id` to use if it is free.
+        collection: The name of the collection of runs; empty for the usual one.
+        with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
 
     Attributes:
-        collections: Where to.
-        artifacts: What sends artifacts.
-        artifacts_slice_s: How long contents of artifacts may hold up the document of a run that still runs.
-        run_id: The `_id` of the run's document; None before it is there.
+        folder: As passed; see `follow`.
+        collections: The collections of the database.
+        artifacts: Delivers artifacts.
+        artifacts_slice_s: How long contents of artifacts may delay the document of an active run.
+        run_id: The `_id` of the run's document; None until it is there.
         was_removed: Whether the run was removed from the database, and so is not delivered.
-        was_started: Whether a queued run was started elsewhere, so that what the folder has is older.
+        was_started: Whether a queued run was started elsewhere, so the folder is out of date.
     """
 
     artifacts_slice_s: float | None = None
@@ -108,17 +109,17 @@ class Delivery:
         self._turn: Any = None
         self._parts: _Parts | None = None
         self._is_verified = False
-        # In words, until it is sent again.
+        # The names of the parts to send again.
         self._lost: list[str] = []
 
     def advance(self, *, last: bool = False) -> None:
         """Deliver what is new in the folder.
 
-        Once nobody writes to it any more, and all of it is sent, the database is asked for it. What it has lost is sent
-        again by the next call.
+        Once no process writes to the folder and everything is sent, the database is asked for all of it. The next call
+        resends what the database has lost.
 
         Args:
-            last: Whether nobody will write to the folder any more, whatever its status says.
+            last: Whether no process will write to the folder any more, whatever its status says.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
@@ -128,7 +129,7 @@ class Delivery:
         parts = None if run is None else self._attached(run)
         if run is None or parts is None:
             return
-        # Points and media first: a document that says COMPLETED says so of what is there.
+        # Points and media first: a document that says COMPLETED describes what is there.
         try:
             while parts.points.send():
                 pass
@@ -144,18 +145,18 @@ class Delivery:
     # ------------------------------------------------------------------ the run in the database
 
     def _attached(self, run: Mapping[str, Any]) -> _Parts | None:
-        """Return what sends the parts of the run, whose document is there; None if they are not to be sent."""
+        """Return the deliveries of the parts, with the document in the database; None if nothing is to be sent."""
         self._parts = self._parts or self._attach(run)
         known = self._known(run["uid"])
         if self._parts is not None and known is None:
-            self._begin_anew(Lost(["the run's document"], set(), set()))
+            self._start_again(Lost(["the run's document"], set(), set()))
             self._parts = self._attach(run)
             known = self._known(run["uid"])
         if self._parts is None or known is None:
             return None
         if self._lost:
-            what, self._lost = ", ".join(self._lost), []
-            _log.warning("MongoDB has lost %s; sent again from %s, as run %s", what, self.folder, self.run_id)
+            names, self._lost = ", ".join(self._lost), []
+            _log.warning("MongoDB has lost %s; sent again from %s, as run %s", names, self.folder, self.run_id)
         return self._parts if self._follow_rewinding(self._parts, run, known) else None
 
     def _attach(self, run: Mapping[str, Any]) -> _Parts | None:
@@ -182,19 +183,19 @@ class Delivery:
         try:
             return self.collections.removed.find_one({"_id": uid}, {"_id": 1}) is not None
         except OperationFailure as error:
-            if error.code != 13:  # the user may read the other collections alone
+            if error.code != 13:  # the user may only read the other collections
                 raise
             return False
 
     def _known(self, uid: str) -> Document | None:
-        """Return how far the database's record was rewound; None if the run's document is gone."""
+        """Return how often the database's record was rewound; None if the run's document is gone."""
         wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn", "status"), 1)
         return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
 
     def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], known: Document) -> bool:
-        """Take points and media out of the database that the record was rewound behind; they are sent anew.
+        """Remove the points and media that the record was rewound behind from the database, and send them again.
 
-        Returns whether the folder is as new as the database: an older copy of a run that went on elsewhere is not.
+        Returns whether the folder is as new as the database; an older copy of a run that continued elsewhere is not.
         """
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
         state, there = _state(run), _state(known)
@@ -203,7 +204,7 @@ class Delivery:
             return False
         turn = known.get("delivery_turn")
         if state > there:
-            # The turn is noted before and after: others that deliver the run begin anew with each.
+            # The turn changes before and after: other deliveries of the run start again each time.
             runs.update_one(key, {"$set": {"delivery_turn": new_uid()}})
             for collection in (self.collections.metrics, self.collections.chunks, self.collections.media):
                 collection.delete_many({"run_id": self.run_id})
@@ -218,10 +219,10 @@ class Delivery:
     # ------------------------------------------------------------------ what the database has lost
 
     def _verify(self, parts: _Parts, run: Mapping[str, Any]) -> None:
-        """Ask the database for all that was sent; what it has lost is sent again by the next `advance`."""
+        """Ask the database for everything that was sent; the next `advance` resends what it has lost."""
         lost = self._find_lost(run, parts.document.sent)
         if lost.parts:
-            self._begin_anew(lost)
+            self._start_again(lost)
             return
         self._is_verified = True
         if not is_running(run):
@@ -230,8 +231,8 @@ class Delivery:
     def _find_lost(self, run: Mapping[str, Any], sent: Mapping[str, Any]) -> Lost:
         return find_lost(self.folder, self.collections, run, self.run_id, sent, self._contents.stored)
 
-    def _begin_anew(self, lost: Lost) -> None:
-        """Forget what was sent, so that it is sent again; that changes nothing of what is there."""
+    def _start_again(self, lost: Lost) -> None:
+        """Forget what was sent, so that it is sent again; that changes nothing that is there."""
         self._lost = lost.parts
         if lost.metrics:
             self.collections.metrics.delete_many({"_id": {"$in": list(lost.metrics)}})
@@ -245,7 +246,7 @@ class Delivery:
 
     @property
     def is_complete(self) -> bool:
-        """True if everything in the folder now is in the database, which was asked for it."""
+        """Whether everything in the folder is in the database, according to the database."""
         return self.was_started or (self._is_verified and self._is_sent())
 
     def _is_sent(self) -> bool:
@@ -260,18 +261,22 @@ class Delivery:
         )
 
     def follow(self, folder: Path) -> None:
-        """Go on with the same record, which is in `folder` now."""
+        """Continue after the folder was moved.
+
+        Args:
+            folder: Where it is now.
+        """
         self.folder = folder
         if self._parts is not None:
             self._parts.document.follow(folder)
             self._parts.points.folder = self._parts.media.folder = folder
 
     def num_missing(self) -> int:
-        """Return how many points of the folder are not delivered."""
+        """Return the number of points in the folder that are not delivered."""
         return max(0, len_points(self.folder) - self.num_points)
 
     def num_missing_media(self) -> int:
-        """Return how many entries of media are not delivered."""
+        """Return the number of media in the folder that are not delivered."""
         return len_media(self.folder) if self._parts is None else self._parts.media.num_missing()
 
     @property
@@ -282,7 +287,7 @@ class Delivery:
     # ------------------------------------------------------------------ the note of it in the folder
 
     def was_completed(self) -> bool:
-        """Tell whether a delivery of the run as it is now was noted as complete, and the database still has it.
+        """Tell whether an earlier delivery of the run as it is now was complete, and the database still has all of it.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
@@ -296,11 +301,11 @@ class Delivery:
     def _has_lost_what_was_noted(self, run: Mapping[str, Any]) -> bool:
         lost = self._find_lost(run, {"status": run["status"]})
         if lost.parts:
-            self._begin_anew(lost)
+            self._start_again(lost)
         return bool(lost.parts)
 
     def _write_marker(self, parts: _Parts, run: Mapping[str, Any]) -> None:
-        """Note that all is delivered, so that nobody has to send it again."""
+        """Note that everything is delivered, so no process sends it again."""
         state = _state_noted(run, parts.points.num_sent, parts.media.num_sent)
         note = {"database": self._place, "run_id": self.run_id, **state}
         if read_json(self.folder / DELIVERED) != note:
@@ -313,11 +318,19 @@ class Delivery:
 
 
 def noted_delivery(folder: Path) -> dict[str, Any] | None:
-    """Return the note that all of a run was delivered: its `run_id` and `database`; None if it has changed since."""
+    """Return the note of a complete delivery.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The `run_id` and `database`, with the state that was delivered; None if there is no note, or the run has
+        changed.
+    """
     noted, run = read_json(folder / DELIVERED), read_json(folder / RUN)
     if noted is None or run is None:
         return None
-    # What was noted by earlier versions of this program has fewer entries.
+    # Notes of earlier versions of this program have fewer entries.
     noted = {"media": 0, "revision": 0, "sessions": 0, **noted}
     state = _state_noted(run, len_points(folder), len_media(folder))
     return noted if all(noted[name] == value for name, value in state.items()) else None
@@ -334,6 +347,6 @@ def _state_noted(run: Mapping[str, Any], num_points: int, num_media: int) -> dic
 
 
 def _state(run: Mapping[str, Any]) -> tuple[int, bool]:
-    """Return how often the record of a run was rewound, and whether that is done; what is greater is newer."""
+    """Return how often the record of a run was rewound, and whether that is finished; greater is newer."""
     is_rewinding = bool(run.get("rewinding"))
     return run.get("revision", 0) + is_rewinding, not is_rewinding

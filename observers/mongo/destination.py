@@ -1,4 +1,4 @@
-"""Destination of runs: a MongoDB, named so that no password is ever written or printed."""
+"""Where runs are delivered: a MongoDB, described so that no password is ever written or printed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Destination:
     """A database to deliver to.
 
     Attributes:
-        url: Full URL, which may hold credentials; None is mongodb://localhost:27017.
-        db_name: Name of the database.
-        prefix: Put before the names of the collections.
-        collection: Name of the collection of runs; empty for what the prefix makes it.
-        wanted_id: The `_id` that the run is to have there, where that is a text; empty for the next number.
-        checkpoints: `kept` if the checkpoints that the run keeps go there, too; empty if not.
+        url: The full URL, which may contain credentials; None is mongodb://localhost:27017.
+        db_name: The name of the database.
+        prefix: The prefix of the collections' names.
+        collection: The name of the collection of runs; empty for the usual one.
+        wanted_id: The `_id` that the run should have, if it is a text; empty for the next number.
+        checkpoints: `kept` to deliver the checkpoints that the run keeps; otherwise empty.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
@@ -55,29 +55,32 @@ class Destination:
 
     @property
     def label(self) -> str:
-        """Name in messages and files, without credentials."""
+        """The destination in messages and files, without credentials."""
         scheme, _, rest = redact(self.url or "mongodb://localhost:27017").partition("://")
         url = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
         names = f" ({self.prefix}_*)" if self.prefix else f" ({self.collection})" if self.collection else ""
         return f"{url}/{self.db_name}{names}"
 
     def written(self) -> dict[str, str]:
-        """Return it as it may be written down: without credentials."""
+        """Return the content of `destination.json`, without credentials."""
         entries = dataclasses.asdict(self) | {"url": redact(self.url or "mongodb://localhost:27017")}
-        # Earlier versions of this program know no others.
+        # Earlier versions of this program do not know the others.
         return {name: value for name, value in entries.items() if value or name in ("url", "db_name", "prefix")}
 
     def connect(self, **options: Any) -> pymongo.MongoClient:
-        """Return a client that notices an outage within seconds, or as late as its URL says.
+        """Return a client that notices an outage within seconds, or after the time-outs in its URL.
+
+        Args:
+            **options: Options of `pymongo.MongoClient`.
 
         Raises:
-            pymongo.errors.ConfigurationError: If the URL is none, or a file that it names is missing.
+            pymongo.errors.ConfigurationError: If the URL is invalid, or names a missing file.
         """
         import pymongo
 
         patience = {"serverSelectionTimeoutMS": 2000, "connectTimeoutMS": 2000, "socketTimeoutMS": 20000}
-        given = (self.url or "").lower()  # names of options are the same in any case
-        patience = {name: value for name, value in patience.items() if f"{name.lower()}=" not in given}
+        url = (self.url or "").lower()  # names of options are case-insensitive
+        patience = {name: value for name, value in patience.items() if f"{name.lower()}=" not in url}
         try:
             return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
         except FileNotFoundError as error:
@@ -85,14 +88,18 @@ class Destination:
 
 
 def explain(error: Exception) -> str:
-    """Return in a few words what is wrong: an outage, a wrong password, missing rights, TLS, or the URL."""
+    """Explain an error in a few words: an outage, a wrong password, missing rights, TLS, or the URL.
+
+    Args:
+        error: Any error of pymongo, or of a delivery.
+    """
     from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
     text = redact(str(error))
     if isinstance(error, OperationFailure) or _has_failed_login(text):
         return _explain_refusal(getattr(error, "code", None), text)
     if isinstance(error, ConfigurationError):
-        # What pymongo quotes may be a part of a password.
+        # pymongo may quote a part of a password.
         quoted = '"' in text or "key=value" in text
         reason = "user and password must be percent-encoded" if quoted else text.splitlines()[0][:200]
         return f"the URL is wrong: {reason}"
@@ -101,12 +108,18 @@ def explain(error: Exception) -> str:
     if not isinstance(error, PyMongoError):
         return f"{type(error).__name__}: {text}"
     if "connection closed" in text and "refused" not in text:
-        return "the server is not reachable: it closes connections, as one does that wants TLS (tls=true in the URL)"
+        return (
+            "the server is not reachable: it closes connections, as servers do that require TLS (tls=true in the URL)"
+        )
     return "the server is not reachable"
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether it is of no use to try again soon, because a URL, a user or a certificate has to change first."""
+    """Tell whether retrying soon is useless, because a URL, a user or a certificate has to change first.
+
+    Args:
+        error: As for `explain`.
+    """
     from pymongo.errors import ConfigurationError, OperationFailure
 
     if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
@@ -115,12 +128,16 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_logged_out(error: Exception) -> bool:
-    """Tell whether the server wants a login: connections stay without one if their user is dropped and made again."""
+    """Tell whether the server requires a login, as it does after the user was dropped and created again.
+
+    Args:
+        error: As for `explain`. Connections that are open then stay without a login.
+    """
     return getattr(error, "code", None) == 13 and "requires authentication" in str(error)
 
 
 def _has_failed_login(text: str) -> bool:
-    # After the first one, pymongo finds no server because of it.
+    # After the first failed login, pymongo reports that it finds no server.
     return "Authentication failed" in text
 
 
@@ -144,7 +161,11 @@ def _explain_tls(text: str) -> str:
 
 
 def read_destination(folder: Path) -> Destination | None:
-    """Return where the run in `folder` was to be delivered to, without credentials; None if nowhere."""
+    """Return where a run is to be delivered, without credentials; None for nowhere.
+
+    Args:
+        folder: The run's folder.
+    """
     try:
         return Destination(**parse_json(read_regular(folder / DESTINATION)))
     except FileNotFoundError:
@@ -152,7 +173,7 @@ def read_destination(folder: Path) -> Destination | None:
 
 
 def parse_mongo_option(text: str) -> dict[str, Any]:
-    """Return the arguments of `MongoObserver` that `-m TEXT` stands for.
+    """Return the arguments of `MongoObserver` for the option `-m TEXT`.
 
     Args:
         text: `[host:port:]db_name[.collection[:id]][!priority]` as in Sacred, or a full `mongodb://` or `mongodb+srv://`
@@ -171,31 +192,34 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
         raise DestinationError(
             f"-m: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if match["host"]:
-        found["url"] = f"mongodb://{match['host']}:{match['port']}"
+        arguments["url"] = f"mongodb://{match['host']}:{match['port']}"
     if match["db"]:
-        found["db_name"] = match["db"]
+        arguments["db_name"] = match["db"]
     if match["collection"]:
-        found["collection"] = match["collection"]
+        arguments["collection"] = match["collection"]
     if match["id"]:
-        found["overwrite"] = int(match["id"])
+        arguments["overwrite"] = int(match["id"])
     if match["priority"]:
-        found["priority"] = int(match["priority"])
-    return found
+        arguments["priority"] = int(match["priority"])
+    return arguments
 
 
 def database_in(url: str) -> str | None:
-    """Return the database that a full `mongodb://` URL names, if it names one.
+    """Return the database in a full `mongodb://` URL, if it names one.
+
+    Args:
+        url: The URL.
 
     Raises:
-        DestinationError: If it is no URL of a MongoDB; the message holds no credentials.
+        DestinationError: If it is not a URL of a MongoDB; the message contains no credentials.
     """
     from pymongo.errors import InvalidURI
     from pymongo.uri_parser import parse_uri
 
     try:
-        # Without +srv, which would ask a name server.
+        # Without +srv, which would query a name server.
         return parse_uri(url.replace("mongodb+srv://", "mongodb://", 1))["database"]
     except FileNotFoundError as error:
         raise DestinationError(f"got {redact(url)!r}: {explain(_wrong_url(error))}") from None
@@ -204,7 +228,7 @@ def database_in(url: str) -> str | None:
 
 
 def _wrong_url(error: FileNotFoundError) -> Exception:
-    """Return what pymongo would have raised: its parser opens the certificates that a URL names."""
+    """Return the error that pymongo raises for an invalid URL: its parser opens the certificates that a URL names."""
     from pymongo.errors import ConfigurationError
 
     return ConfigurationError(f"there is no file {error.filename}")

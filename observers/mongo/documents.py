@@ -1,13 +1,13 @@
-"""The run's document within MongoDB's bounds: 16 MB, 100 levels, 64-bit integers, UTF-8, and keys without dots.
+"""The run's document within MongoDB's limits: 16 MB, 100 levels, 64-bit integers, UTF-8, and keys without dots.
 
-Whatever JSON a run holds is made storable. Where it is too large or too deep, the large parts are stored as files, as
-JSON, and a stand-in takes their place:
+Any JSON of a run is made storable. If it is too large or too deep, the large parts are stored as files, as JSON, and a
+stand-in replaces them:
 
     {"stored_as_file": "6f1d0c...", "bytes": 20971520}
 
-The small entries beside a large one stay where readers and queries look for them. Lists that Sacred's readers walk
-(artifacts, resources, sources, metrics) stay lists, cut off, and all of them is in `<name>_file`. `restore` puts the
-files back in place.
+The small entries beside a large one stay where readers and queries look for them. Lists that Sacred's readers need
+(artifacts, resources, sources, metrics) stay lists, truncated, and the whole list is in `<name>_file`. `restore` puts
+the files back in place.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ from observers.record.storable import is_large, is_text_only, storable_integer, 
 
 __all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
 
-# About 20 entries and 4 lists of these sizes are within 16 MB, and a list of runs stays quick.
+# About 20 entries and 4 lists of these sizes fit into 16 MB, and listing runs stays fast.
 ENTRY_BYTES = 256 * 1024
 LIST_BYTES = 2 * 2**20
 MAX_DEPTH = 64
-# Less than this is not worth a file of its own.
+# Smaller values are not worth a separate file.
 _WORTH_BYTES = 1024
 _FILE = "stored_as_file"
 
 
 def object_id(*parts: str | int) -> bson.ObjectId:
-    """Return the ObjectId that stands for `parts`: the first 12 bytes of their SHA-256."""
+    """Return the ObjectId made from the first 12 bytes of a SHA-256.
+
+    Args:
+        *parts: What to hash; the same parts always give the same id.
+    """
     text = "\0".join(map(str, parts))
     return bson.ObjectId(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:12])
 
@@ -43,12 +47,12 @@ class Packer:
     """Makes entries of one run's document storable.
 
     Args:
-        uid: The run's uid; its stand-ins' files belong to it alone.
-        limit: How many bytes an entry may have, about.
+        uid: The run's uid; files of stand-ins belong to this run alone.
+        limit: The largest size of an entry, in bytes, roughly.
 
     Attributes:
-        files: Content by id of the files that stand-ins were made for, some of them perhaps of no use in the end.
-        is_exact: Whether everything that was packed so far can be told from what was made of it.
+        files: The files of stand-ins: content by id. Some may not be used in the end.
+        is_exact: Whether everything packed so far can be restored exactly.
     """
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
@@ -58,7 +62,11 @@ class Packer:
         self.is_exact = True
 
     def entry(self, value: Any) -> Any:
-        """Return a JSON value as BSON holds it, within the limit."""
+        """Return a value as BSON holds it, within the limit.
+
+        Args:
+            value: JSON.
+        """
         try:
             packed, size = self._pack(value, 0)
             return packed if size <= self.limit else self._stand_in(value)[0]
@@ -69,13 +77,23 @@ class Packer:
                 return "(nested too deeply to be stored)"
 
     def whole_file(self, content: bytes) -> dict[str, Any]:
-        """Return the stand-in for a JSON text."""
+        """Return the stand-in for a whole JSON file.
+
+        Args:
+            content: The file's content.
+        """
         file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
         self.files[file_id] = content
         return {_FILE: str(file_id), "bytes": len(content)}
 
     def listed(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
-        """Return the entry `name` with as many of `values` as fit, and, if that is not all, `<name>_file`."""
+        """Return the entry of a list, truncated if it is too long, then with `<name>_file`.
+
+        Args:
+            name: The entry's name.
+            values: The list.
+            limit: The largest size in bytes, roughly.
+        """
         kept: list[Any] = []
         total = 0
         for value in values:
@@ -87,7 +105,7 @@ class Packer:
         return {name: kept}
 
     def _pack(self, value: Any, depth: int) -> tuple[Any, int]:
-        """Return a value as BSON holds it, and about how many bytes that takes."""
+        """Return a value as BSON holds it, and its size in bytes, roughly."""
         if isinstance(value, Mapping | list | tuple):
             if depth >= MAX_DEPTH and value:
                 return self._stand_in(value)
@@ -115,7 +133,7 @@ class Packer:
         for original, value in values.items():
             key = stored_key(original)
             self.is_exact &= key == original
-            while key in packed:  # "a.b" and "a,b" are two
+            while key in packed:  # "a.b" and "a,b" differ
                 key += "_"
             packed[key], size = self._pack(value, depth + 1)
             sizes[key] = size, value
@@ -133,7 +151,11 @@ class Packer:
 
 
 def files_in(value: Any) -> Iterator[bson.ObjectId]:
-    """Yield the ids of the files that stand-ins in a packed value stand for."""
+    """Yield the ids of the files of all stand-ins in a packed value.
+
+    Args:
+        value: The packed value, such as a document.
+    """
     if isinstance(value, list):
         for item in value:
             yield from files_in(item)
@@ -166,6 +188,10 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
 
 
 def stored_key(key: Any) -> str:
-    """Return a key as MongoDB holds it: without dots, and without a dollar sign ahead."""
+    """Return a key as MongoDB holds it: without dots and leading dollar signs.
+
+    Args:
+        key: The key, of any type.
+    """
     text = storable_text(str(key)).replace(".", ",").replace("\0", "")
     return f"@{text[1:]}" if text.startswith("$") else text

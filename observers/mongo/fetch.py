@@ -1,4 +1,4 @@
-"""Getting a version of an artifact from MongoDB, its contents into the local store, where they are looked for first."""
+"""Downloading a version of an artifact from MongoDB into the local store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pymongo.collection import Collection
 from observers.artifacts.intake import Incoming
 from observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError
-from observers.mongo.artifacts import content_id
+from observers.mongo.contents import content_id
 from observers.mongo.layout import Collections, Document
 from observers.record.json_text import parse_json
 
@@ -19,16 +19,19 @@ __all__ = ["fetch"]
 
 
 def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
-    """Return a version by the database's number, with its contents in the store at `root`; None if it has none.
+    """Download a version of an artifact, unless the local store has its contents.
 
     Args:
-        collections: Of the database.
-        reference: As for `ArtifactStore.resolve`.
+        collections: The collections of the database.
+        reference: As for `ArtifactStore.resolve`, with the database's version numbers.
         root: The folder of the local store of artifacts.
 
+    Returns:
+        The version, with its contents in the local store; None if the database has no such version.
+
     Raises:
-        ArtifactError: If the reference is none or stands for several contents, or the store cannot be written.
-        ArtifactDamagedError: If what the database has is not what was logged.
+        ArtifactError: If the reference is invalid or ambiguous, or the store cannot be written.
+        ArtifactDamagedError: If the database's copy is damaged.
         pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
     """
     document = _find(collections.artifacts, parse_reference(reference))

@@ -1,30 +1,43 @@
-"""The layout of a database of runs: its collections, by their prefix; no other module knows what they are called.
+"""The layout of a database of runs: its collections, by their prefix, and their indexes.
 
-    runs              one document per run, as Sacred has it
-    metrics           the points of one metric of one run, as Sacred has them, up to a cap
+No other module knows the names:
+
+    runs              one document per run, as in Sacred
+    metrics           the points of one metric of one run, as in Sacred, up to a cap
     metrics_chunks    points beyond that cap
     media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
-    sweeps, sweep_... sweeps: what they are, who has which trial, which agents there are, and the trials
-    removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go
+    sweeps, sweep_... sweeps: their definitions, claims, agents and trials
+    removed           uids of removed runs, which are not delivered again, and contents that are about to be removed
     fs.files, .chunks contents of files, in GridFS
 
-A prefix `lab` makes `lab_runs`, `lab_metrics` and so on; Sacred's deprecated `collection` names that of runs alone.
-GridFS is shared by all prefixes of a database: that is where Sacred puts files, and where incense and Omniboard look
-for them.
+A prefix `lab` makes these `lab_runs`, `lab_metrics` and so on. Sacred's deprecated `collection` names the collection of
+runs alone. All prefixes of a database share GridFS, because that is where Sacred stores files, and where incense and
+Omniboard read them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from pymongo import ASCENDING, DESCENDING
 from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from observers.errors import DestinationError
 
-__all__ = ["Collections", "Document", "check_collection", "may_name_files"]
+__all__ = [
+    "Collections",
+    "Document",
+    "check_collection",
+    "make_artifact_indexes",
+    "make_media_indexes",
+    "make_run_indexes",
+    "may_name_files",
+]
 
 Document = dict[str, Any]
 
@@ -43,23 +56,23 @@ _RESERVED = (
     "search_space",
     "search_spaces",
 )
-# These collections hold no id of a file; others, also of other programs, may.
+# Collections without ids of files; others may have some, including those of other programs.
 _WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+)")
 
 
 class Collections:
-    """The collections of one prefix of a database; making this object does not ask the server for anything.
+    """The collections of one prefix of a database; creating this object sends nothing to the server.
 
     Args:
         database: The database.
-        prefix: Put before the names, with an underscore; empty for none.
-        collection: What the collection of runs is called whatever the prefix; empty for what that makes it.
+        prefix: The prefix of the names, without its underscore; empty for none.
+        collection: The name of the collection of runs, regardless of the prefix; empty for the usual name.
 
     Attributes:
         runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
-        sweeps, sweep_claims, sweep_agents, sweep_trials: Those of sweeps.
+        sweeps, sweep_claims, sweep_agents, sweep_trials: The collections of sweeps.
         sweep_journal: Trials of sweeps of earlier versions.
-        files, file_chunks: Those of GridFS.
+        files, file_chunks: The collections of GridFS.
     """
 
     def __init__(self, database: Database[Document], prefix: str = "", collection: str = "") -> None:
@@ -83,10 +96,13 @@ class Collections:
 
 
 def check_collection(name: str) -> str:
-    """Return the name of a collection of runs.
+    """Check the name of a collection of runs, and return it.
+
+    Args:
+        name: The name.
 
     Raises:
-        DestinationError: If that is one of the others.
+        DestinationError: If another collection has that name.
     """
     if name in _RESERVED or name.startswith(("fs.", "system.")):
         raise DestinationError(
@@ -96,5 +112,66 @@ def check_collection(name: str) -> str:
 
 
 def may_name_files(collection: str) -> bool:
-    """Tell whether documents of a collection, of any prefix, may hold ids of files in GridFS."""
+    """Tell whether documents of a collection may contain ids of files in GridFS.
+
+    Args:
+        collection: The collection's name, with any prefix.
+    """
     return not _WITHOUT_FILES.fullmatch(collection)
+
+
+# ---------------------------------------------------------------------- indexes
+
+_Keys = Sequence[tuple[str, int]]
+
+# Not authorized; created before with other options, or under another name; and existing values are not unique.
+_PASSED_OVER = (13, 85, 86, 11000)
+_WITH_UID = {"partialFilterExpression": {"uid": {"$exists": True}}}
+
+
+def make_run_indexes(collections: Collections) -> None:
+    """Create the indexes of runs, their points and their files, as far as the user may create any.
+
+    Args:
+        collections: The collections of the database.
+
+    Raises:
+        pymongo.errors.PyMongoError: If the database cannot be reached.
+    """
+    _make(collections.runs, [("uid", ASCENDING)], unique=True, **_WITH_UID)
+    _make(collections.runs, [("start_time", DESCENDING)])
+    _make(collections.runs, [("status", ASCENDING), ("start_time", DESCENDING)])
+    # With these, queries for the best runs, or for some config, read no other runs.
+    _make(collections.runs, [("summary.$**", ASCENDING)])
+    _make(collections.runs, [("config.$**", ASCENDING)])
+    _make(collections.metrics, [("run_id", ASCENDING), ("name", ASCENDING)])
+    _make(collections.chunks, [("run_id", ASCENDING), ("name", ASCENDING), ("index", ASCENDING)])
+    _make(collections.files, [("uid", ASCENDING)], **_WITH_UID)
+    _make_file_indexes(collections)
+
+
+def make_media_indexes(collections: Collections) -> None:
+    """Create the index of media; see `make_run_indexes`."""
+    _make(collections.media, [("run_id", ASCENDING), ("name", ASCENDING), ("step", ASCENDING)])
+
+
+def make_artifact_indexes(collections: Collections) -> None:
+    """Create the indexes of artifacts and their contents; see `make_run_indexes`."""
+    _make(collections.artifacts, [("name", ASCENDING), ("version", DESCENDING)], unique=True)
+    _make(collections.artifacts, [("made_by", ASCENDING)])
+    _make(collections.artifacts, [("used_by", ASCENDING)])
+    _make_file_indexes(collections)
+
+
+def _make_file_indexes(collections: Collections) -> None:
+    """Create the indexes that GridFS has."""
+    _make(collections.files, [("filename", ASCENDING), ("uploadDate", ASCENDING)])
+    _make(collections.file_chunks, [("files_id", ASCENDING), ("n", ASCENDING)], unique=True)
+
+
+def _make(collection: Collection[Document], keys: _Keys, **options: Any) -> None:
+    try:
+        collection.create_index(keys, **options)
+    except OperationFailure as error:
+        if error.code not in _PASSED_OVER:
+            raise

@@ -1,7 +1,7 @@
-"""Delivery of a run's media to MongoDB: contents once, a document for each entry, a resend changes nothing.
+"""Delivery of a run's media to MongoDB: contents once, and a document for each entry; resending one changes nothing.
 
-A document of `media` holds what the entry of `observers.record.schema` does, with `run_id` and `uid`; `file_id` leads
-to the content in GridFS; `images` of a table holds `file` and `file_id` of each image in it.
+A document of `media` has the entry of `observers.record.schema`, with `run_id` and `uid`. `file_id` is the content in
+GridFS, and `images` of a table has `file` and `file_id` of each image in it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pymongo import ReplaceOne
 from observers.errors import RecordError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
-from observers.mongo.indexes import make_media_indexes
-from observers.mongo.layout import Collections
+from observers.mongo.layout import Collections, make_media_indexes
 from observers.record.json_text import parse_json
 from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
@@ -28,7 +27,7 @@ __all__ = ["MediaDelivery", "len_media"]
 
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 100
-# Of large entries, which are of no one run, as contents are.
+# The owner of large entries, which belong to no run, like contents.
 _OWNER = "media"
 
 
@@ -37,8 +36,8 @@ class MediaDelivery:
 
     Args:
         folder: The run's folder.
-        collections: Where to.
-        contents: Where contents of files go.
+        collections: The collections of the database.
+        contents: Stores contents of files.
         run_id: The `_id` of the run's document.
         uid: The run's uid.
 
@@ -55,12 +54,12 @@ class MediaDelivery:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was sent: somebody took something away."""
+        """Forget what was sent, because something was removed from the database."""
         self.num_sent = 0
         self._offset = 0
 
     def send(self) -> None:
-        """Send what is new.
+        """Send new media.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
@@ -71,9 +70,9 @@ class MediaDelivery:
         for start in range(0, len(lines), _BATCH_ENTRIES):
             batch = lines[start : start + _BATCH_ENTRIES]
             documents = [self._document(line, self.num_sent + place) for place, line in enumerate(batch)]
-            changes = [ReplaceOne({"_id": found["_id"]}, found, upsert=True) for found in documents]
+            changes = [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
             self.collections.media.bulk_write(changes, ordered=False)
-            # Only now, so that a batch that was broken off is sent again as it was.
+            # Only now, so that an interrupted batch is sent again unchanged.
             self.num_sent += len(batch)
             self._offset += sum(len(line) + 1 for line in batch)
 
@@ -106,7 +105,7 @@ class MediaDelivery:
         return {"_id": object_id(self.uid, "media", number), **document}
 
     def _store(self, file: str) -> bson.ObjectId | None:
-        """Store a content, and return its id; None, and say so, if it is not there or not what was written."""
+        """Store a content, and return its id; if it is missing or damaged, warn, and return None."""
         file_id, reason = None, "is not there"
         try:
             path = media_path(self.folder, file)
@@ -121,7 +120,7 @@ class MediaDelivery:
 
 
 def len_media(folder: Path) -> int:
-    """Return the number of entries of media in a run's folder."""
+    """Return the number of media in a run's folder."""
     with contextlib.suppress(FileNotFoundError):
         return read_regular(folder / MEDIA).count(b"\n")
     return 0

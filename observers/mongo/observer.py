@@ -1,8 +1,8 @@
 """`MongoObserver`: delivers a run to MongoDB from its journal, through outages of any length.
 
-It is a subclass of Sacred's MongoObserver, for scripts that look for their database with `isinstance`, and has the same
-arguments and the same schema of `runs` and `metrics`. Nothing of the run waits for the network: one background thread
-reads the journal that the run's `FileObserver` writes, or one of its own in a spool, and tries for ever.
+It is a subclass of Sacred's MongoObserver, for scripts that find their database with `isinstance`. It has the same
+arguments and the same schema of `runs` and `metrics`. The run never waits for the network: a background thread reads
+the journal that the run's `FileObserver` writes, or one in a spool, and retries until it succeeds.
 """
 
 from __future__ import annotations
@@ -54,20 +54,19 @@ __all__ = ["MongoObserver"]
 _log = logging.getLogger(__name__)
 
 START_BOUND_S = 2.5
-# How long the end of a run waits for the server: one that answered during the run, and one that never did.
+# How long the end of a run waits for a server that has answered during the run, and for one that never has.
 DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0
 DRAIN_VARIABLE = "SACRISTAN_DRAIN_S"
 # Name of the folder that holds the run in a spool.
 _SPOOLED = "run"
-# Between two heartbeats in the database: a run that sends a large artifact is not to look dead.
+# Seconds between two heartbeats in the database, so that a run that sends a large artifact does not look dead.
 ARTIFACTS_SLICE_S = 2.0
 
 
 class _Spool(FileObserver):
-    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own.
+    """Records a run in a folder of its own, which is removed once the run is delivered.
 
-    The lock on it is held until `let_go`: `runs sync` removes a spool that it has delivered, but not one that
-    is locked.
+    It is locked until `let_go`: `runs sync` removes a spool that it has delivered, unless it is locked.
     """
 
     _is_spool = True
@@ -79,14 +78,14 @@ class _Spool(FileObserver):
         pass
 
     def let_go(self) -> None:
-        """Leave what is there to others."""
+        """Let other processes deliver and remove the spool."""
         super()._release()
 
 
 def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an event of the MongoObserver that its spool takes; where there is none, a FileObserver records the run.
+    """Return an event that the spool handles; if there is none, a FileObserver records the run.
 
-    `__getattr__` would not do: Sacred's observers have most of these events themselves.
+    `__getattr__` is not enough, because Sacred's observers define most of these events.
     """
 
     @functools.wraps(event)
@@ -101,28 +100,28 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
 
-    Without a FileObserver it records the run in a spool, which goes once all is delivered. What is not delivered when
-    the run has ended is delivered by `python -m runs sync`.
+    Without a FileObserver it records the run in a spool, which is removed once everything is delivered. If something is
+    not delivered when the run has ended, `python -m runs sync` delivers it.
 
     Args:
-        url: URL of the server; None is localhost.
-        db_name: Name of the database.
-        collection: Name of the collection of runs alone; deprecated by Sacred, use `collection_prefix`.
-        collection_prefix: Put before the names of the collections, with an underscore.
-        overwrite: Taken for Sacred's sake; the id to take if it is free.
-        priority: Observers of higher priority hear of events first; the FileObserver has to.
-        client: A client to use in place of `url`.
-        failure_dir: Where the spool is, by default `my_runs/_spool`.
-        checkpoints: Whether the checkpoints that the run keeps are delivered, too, when it has ended.
-        drain_s: Seconds that the end of a run waits for what is not delivered yet, and up to 3 more for an attempt that
-            is under way; by default `SACRISTAN_DRAIN_S` in the environment, else 10, or 1 if the server never answered.
+        url: The URL of the server; None is localhost.
+        db_name: The name of the database.
+        collection: The name of the collection of runs alone. Sacred has deprecated it; use `collection_prefix`.
+        collection_prefix: The prefix of all collections' names, without its underscore.
+        overwrite: The id to use if it is free; accepted for compatibility with Sacred, nothing is overwritten.
+        priority: Observers with a higher priority receive events first; the FileObserver must be one of them.
+        client: A client to use instead of `url`.
+        failure_dir: Where the spool is; by default `my_runs/_spool`.
+        checkpoints: Whether to deliver the checkpoints that the run keeps, when it has ended.
+        drain_s: Seconds that the end of a run waits for the delivery, and up to 3 more for an attempt in progress; by
+            default the environment variable `SACRISTAN_DRAIN_S`, otherwise 10, or 1 if the server never answered.
         **kwargs: Options of `pymongo.MongoClient`.
 
     Attributes:
         beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
 
     Raises:
-        DestinationError: If two arguments exclude each other, or `drain_s` is no number of seconds.
+        DestinationError: If two arguments exclude each other, or `drain_s` is not a number of seconds.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
 
     @classmethod
     def create_from(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse collections, which Sacred's observer takes.
+        """Reject collections, which Sacred's observer accepts.
 
         Raises:
             DestinationError: Always.
@@ -219,7 +218,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
         return self._ship(beginning.meta_info["uid"], beginning.run_id)
 
     def _ship(self, uid: str, run_id: Any) -> Any:
-        """Start to deliver the recording of the run; returns the run's id, which the database makes if it is None."""
+        """Start to deliver the run's recording, and return the run's id; the database assigns one if it is None."""
         recording = recording_of(uid)
         if recording is None:
             raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
@@ -267,21 +266,25 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
     failed_event = _spooled(FileObserver.failed_event)
 
     def open_points(self) -> PointLog | None:
-        """Return the log of the spool, if there is one; what another observer writes is delivered from there."""
+        """Return the spool's log; None without a spool, because another observer's log is delivered."""
         return None if self._spool is None else self._spool.open_points()
 
     @property
     def label(self) -> str:
-        """Name of the database in messages, without credentials."""
+        """The database in messages, without credentials."""
         return self.destination.label
 
     @property
     def place(self) -> str | None:
-        """Name of the database in messages; None until all of the run is delivered there."""
+        """The database in messages, once all of the run is delivered there; None until then."""
         return self.label if self._is_delivered else None
 
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
-        """Return a version of an artifact from the database, its contents in the store at `root`; None if it has none.
+        """Download a version of an artifact, unless the local store has its contents; see `ArtifactSource`.
+
+        Args:
+            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
+            root: The folder of the local store.
 
         Raises:
             ArtifactError: If the database cannot be reached or refuses, or the version is damaged or cannot be kept.
@@ -294,8 +297,8 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
     def join(self) -> None:
-        """Deliver what is left, within `drain_s`, and say in one line what is not."""
-        # A thread does not live in a forked child, and the spool is its parent's.
+        """Deliver the rest, within `drain_s`, and report in one line what is not delivered."""
+        # Threads do not exist in a forked child, and the spool belongs to its parent.
         if self._shipper is None or self._is_copy():
             return
         shipper, self._shipper = self._shipper, None
@@ -315,7 +318,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
                 shown_path(self._folder),
             )
             return
-        self._say_what_is_left(shipper.delivery)
+        self._report_rest(shipper.delivery)
 
     def _bound_s(self, shipper: Shipper) -> float:
         if self.drain_s is not None:
@@ -326,7 +329,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
     def _folder(self) -> Path:
         return Path() if self._recording is None else Path(shown_path(self._recording.folder))
 
-    def _say_what_is_left(self, delivery: Delivery | None) -> None:
+    def _report_rest(self, delivery: Delivery | None) -> None:
         folder = self._folder
         if not (folder / RUN).exists():
             _log.error(
@@ -348,20 +351,20 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
-    __hash__ = None  # type: ignore[assignment]  # as of a FileObserver
+    __hash__ = None  # type: ignore[assignment]  # as in FileObserver
 
 
 def _as_id(wanted: Any) -> int | str | None:
-    """Return the id that a run is to have: a number, where a text is one."""
+    """Return the id that a run should have; a text of digits becomes a number."""
     if isinstance(wanted, str):
         number = as_number(wanted)
         return wanted if number is None else number
     return wanted if isinstance(wanted, int) else None
 
 
-def _drain_s(given: float | None) -> float | None:
-    """Return the bound that was asked for, as an argument or in the environment; None for the usual one."""
-    name, value = ("drain_s", given) if given is not None else (DRAIN_VARIABLE, os.environ.get(DRAIN_VARIABLE))
+def _drain_s(argument: float | None) -> float | None:
+    """Return the bound from the argument or the environment; None for the default."""
+    name, value = ("drain_s", argument) if argument is not None else (DRAIN_VARIABLE, os.environ.get(DRAIN_VARIABLE))
     if value is None or value == "":
         return None
     try:

@@ -1,9 +1,9 @@
-"""Delivery of a run's points to MongoDB: in batches, in any order of retries, with the same database in the end.
+"""Delivery of a run's points to MongoDB, in batches; resending one changes nothing.
 
-Points are appended to a metric's document on the condition that as many are there as were counted on. What goes beyond
-`POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self: `data` is a run of
-`observers.record.points.points.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps
-are floats.
+Points are appended to a metric's document on the condition that it has exactly the points before them. Points beyond
+`POINTS_PER_DOCUMENT` go into chunks of fixed bounds, each replaced by a longer version: `data` is a sequence of
+`observers.record.points.points.POINT` records, `index` numbers the chunks of a metric, and `float_steps` says that its
+steps are floats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pymongo.errors import DuplicateKeyError
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.points.intact_points import read_intact_points
-from observers.record.points.points import POINT, TICKS_PER_S, to_steps
+from observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
 from observers.record.schema import POINTS, read_names
 from observers.record.storable import storable_text
 
@@ -42,8 +42,8 @@ _COUNTED_POINTS = 2**20
 _BATCH_DOCUMENTS = 10_000
 
 
-class Behind(Exception):  # noqa: N818 - a turn of events, no error
-    """The database has fewer points than were counted on."""
+class Behind(Exception):  # noqa: N818 - it is expected, not an error
+    """The database has fewer points than expected."""
 
 
 class PointDelivery:
@@ -51,14 +51,14 @@ class PointDelivery:
 
     Args:
         folder: The run's folder.
-        collections: Where to.
+        collections: The collections of the database.
         run_id: The `_id` of the run's document.
         uid: The run's uid.
-        start: When the run started; times of points count from there.
+        start: When the run started; times of points are relative to it.
 
     Attributes:
         num_sent: How many points of the folder are delivered, or left out because they are damaged.
-        counts: How many of each metric.
+        counts: How many points of each metric are delivered.
     """
 
     def __init__(self, folder: Path, collections: Collections, run_id: Any, uid: str, start: datetime) -> None:
@@ -70,13 +70,13 @@ class PointDelivery:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was sent: somebody else delivers the same run, or took something away."""
+        """Forget what was sent: another process delivers the same run, or something was removed."""
         self.num_sent = 0
         self.counts: dict[str, int] = {}
         self._tails: dict[str, np.ndarray] = {}
 
     def adopt(self) -> None:
-        """Give what the database has of the run's points to the run's document, which has been inserted anew."""
+        """Assign the run's points in the database to its document, which was inserted again."""
         counts = count_points(self.folder)
         ids = [object_id(self.uid, name) for name in counts]
         chunk_ids = [key for _, key, _ in _chunks(self.uid, counts)]
@@ -85,10 +85,13 @@ class PointDelivery:
                 collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self.run_id}})
 
     def send(self) -> bool:
-        """Send a batch of points, and return whether there may be more.
+        """Send a batch of points.
+
+        Returns:
+            Whether there may be more.
 
         Raises:
-            Behind: If the database has fewer points than were counted on; `restart`, and send again.
+            Behind: If the database has fewer points than expected; `restart`, and send again.
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
         points, num_read = read_intact_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
@@ -97,10 +100,12 @@ class PointDelivery:
         names = read_names(self.folder)
         numbers = np.unique(points["metric"])
         if any(number not in names for number in numbers.tolist()):
-            return False  # a name is not on the disk yet
+            return False  # the name is not on the disk yet
         floats = np.array([names.get(n, ("", False))[1] for n in range(max(names, default=-1) + 1)], bool)
         counts, tails = dict(self.counts), dict(self._tails)
-        for name, new in _by_name(points, numbers, names):
+        for name, new in by_name(points, names).items():
+            if not len(new):
+                continue
             start = self.counts.get(name, 0)
             inside = max(0, POINTS_PER_DOCUMENT - start)
             if inside:
@@ -108,13 +113,13 @@ class PointDelivery:
             if len(new) > inside:
                 tails[name] = self._send_chunks(name, max(start - POINTS_PER_DOCUMENT, 0), new[inside:], floats)
             counts[name] = start + len(new)
-        # Only now, so that a batch that was broken off is sent again as it was.
+        # Only now, so that an interrupted batch is sent again unchanged.
         self.counts, self._tails = counts, tails
         self.num_sent += num_read
         return True
 
     def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
-        """Append points `start` and on to the metric's document, unless they are there."""
+        """Append points to the metric's document, after its first `start` points, unless they are there."""
         metric_id = object_id(self.uid, name)
         new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
         if start == 0:
@@ -143,7 +148,7 @@ class PointDelivery:
         return [self.start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
 
     def _send_chunks(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> np.ndarray:
-        """Write the chunks that points `start` and on beyond the cap belong to, and return those of an open chunk."""
+        """Write the chunks of points that follow `start` others beyond the cap, and return those of an open chunk."""
         uid = self.uid
         open_points = self._tails.get(name, np.empty(0, POINT))
         index = (start - len(open_points)) // POINTS_PER_CHUNK
@@ -159,30 +164,8 @@ class PointDelivery:
         return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
 
 
-def _by_name(
-    points: np.ndarray, numbers: np.ndarray, names: Mapping[int, tuple[str, bool]]
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the points of each metric, in the order of logging.
-
-    Args:
-        points: (n,) of `POINT`.
-        numbers: (k,) the ids of metrics in them, sorted.
-        names: Name by id; one that has steps of both kinds has two ids.
-    """
-    places: dict[str, int] = {}
-    for number in numbers.tolist():
-        places.setdefault(names[number][0], len(places))
-    place_of = np.array([places[names[number][0]] for number in numbers.tolist()])
-    found = place_of[np.searchsorted(numbers, points["metric"])]
-    # One stable sort parts all metrics at once, and keeps the order in each.
-    order = np.argsort(found, kind="stable")
-    bounds = np.searchsorted(found[order], np.arange(len(places) + 1))
-    for name, place in places.items():
-        yield name, points[order[bounds[place] : bounds[place + 1]]]
-
-
 def _chunk_data(points: np.ndarray, floats: np.ndarray) -> dict[str, Any]:
-    """Return the points of a chunk as bytes; if one step is a float, all are, and `float_steps` says so."""
+    """Return the points of a chunk as bytes; if one step is a float, all are stored as floats."""
     as_float = floats[points["metric"]]
     if not as_float.any():
         return {"data": points.tobytes()}
@@ -192,7 +175,7 @@ def _chunk_data(points: np.ndarray, floats: np.ndarray) -> dict[str, Any]:
 
 
 def _steps(points: np.ndarray, floats: np.ndarray) -> list:
-    """Return steps as ints, or as floats where they were logged so."""
+    """Return steps as ints, or as floats if they were logged as floats."""
     steps = points["step"].tolist()
     as_float = floats[points["metric"]]
     if not as_float.any():
@@ -209,7 +192,11 @@ def len_points(folder: Path) -> int:
 
 
 def count_points(folder: Path) -> dict[str, int]:
-    """Return how many points of each metric are in a run's folder."""
+    """Return the number of points of each metric in a run's folder.
+
+    Args:
+        folder: The run's folder; damaged points do not count.
+    """
     by_number: dict[int, int] = {}
     start = 0
     while (found := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
@@ -231,13 +218,13 @@ def find_lost_metrics(
     """Ask the database how many points it has of each metric.
 
     Args:
-        collections: Where they were sent to.
+        collections: The collections that the points were sent to.
         run_id: The `_id` of the run's document.
         uid: The run's uid.
-        counts: How many it should have.
+        counts: How many points of each metric it should have.
 
     Returns:
-        The metrics of which it has less, and the ids of those documents that somebody has cut short.
+        The metrics of which it has fewer, and the ids of documents that were cut short.
     """
     lost, cut = set(), set()
     lengths = [{"$size": {"$ifNull": [f"${name}", []]}} for name in ("steps", "values", "timestamps")]
@@ -263,7 +250,7 @@ def find_lost_metrics(
 
 
 def _chunks(uid: str, counts: Mapping[str, int]) -> Iterator[tuple[str, Any, int]]:
-    """Yield metric, id and length of each chunk that so many points need."""
+    """Yield metric, id and length of each chunk that the points need."""
     for name, count in counts.items():
         for index, start in enumerate(range(POINTS_PER_DOCUMENT, count, POINTS_PER_CHUNK)):
             yield name, object_id(uid, name, index), min(POINTS_PER_CHUNK, count - start)

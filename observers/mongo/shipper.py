@@ -21,19 +21,19 @@ _LONGEST_WAIT_S = 10.0
 
 
 class Shipper(threading.Thread):
-    """Delivers one run's folder again and again, until it is told to stop and all is delivered, or time is up.
+    """Delivers one run's folder again and again, until it is stopped and everything is delivered, or time is up.
 
     Args:
-        connect: Makes the delivery, with connections of its own; called again while it fails, as it does where the URL
-            names no server or no file, and when the server has logged the user out.
-        whereabouts: Returns the run's folder, which may be moved meanwhile.
+        connect: Creates the delivery, with its own connections. It is called again if it fails, such as for a URL with
+            an unknown server, and when the server has logged the user out.
+        whereabouts: Returns the run's folder, which may be moved.
         label: The destination in messages.
-        interval_s: Time between deliveries.
+        interval_s: Seconds between deliveries.
 
     Attributes:
-        delivery: What delivers; None before it could be made.
+        delivery: The delivery; None until it is created.
         attempted: Set after the first attempt.
-        has_delivered: Whether the server took something, ever.
+        has_delivered: Whether the server has ever accepted a delivery.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Shipper(threading.Thread):
                 self._is_logged_out = True
                 self._deliver(last=last)
         except FileNotFoundError:
-            # The folder was moved or deleted under the delivery; its recording tells at the next heartbeat.
+            # The folder was moved or deleted during the delivery; the next heartbeat of its recording notices.
             return False
         except Exception as error:
             self._refused = is_refusal(error)
@@ -93,7 +93,7 @@ class Shipper(threading.Thread):
     def _deliver(self, *, last: bool) -> None:
         if self.delivery is None:
             self.delivery = self._connect()
-        # The one before tells how much is delivered until the user is let in again.
+        # The old delivery says how much is delivered until the user can log in again.
         delivery = self._connect() if self._is_logged_out else self.delivery
         if delivery.folder != self._whereabouts():
             delivery.follow(self._whereabouts())
@@ -114,13 +114,20 @@ class Shipper(threading.Thread):
 
     @property
     def is_complete(self) -> bool:
-        """True if everything in the run's folder is in the database, which was asked for it."""
+        """Whether everything in the run's folder is in the database, according to the database."""
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:
-        """Deliver what is left, for at most `bound_s` seconds; return whether all is delivered."""
+        """Deliver the rest, and stop.
+
+        Args:
+            bound_s: The longest time to wait, in seconds. An attempt in progress may take 3 more.
+
+        Returns:
+            Whether everything is delivered.
+        """
         self._deadline = time.monotonic() + bound_s
         self._stopping.set()
-        # An attempt that is under way may outlast the bound by the client's own time-out.
+        # An attempt in progress may outlast the bound by the client's own time-out.
         self.join(bound_s + 3.0)
         return not self.is_alive() and self.is_complete

@@ -1,7 +1,7 @@
-"""Asking a database whether it has a run as the run's folder has it: what was sent is not taken to be there.
+"""Asking a database whether it has all of a run; what was sent is not assumed to be there.
 
-Databases lose things that they have confirmed: they are dropped, restarted empty, restored from an older copy, or
-somebody removes a document. What is asked for here is counted by the server, and hardly anything is transferred.
+Databases lose data that they have confirmed: they are dropped, restarted empty, restored from an older copy, or a
+document is removed. The server counts everything that is checked here, so hardly any data is transferred.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from observers.mongo.points import count_points, find_lost_metrics
 
 __all__ = ["Lost", "find_lost"]
 
-# Metrics that are named where many are lost.
+# Metrics named in a message.
 _SHOWN = 5
 
 
 class Lost(NamedTuple):
-    """Parts of a run that a database lacks.
+    """The parts of a run that a database lacks.
 
     Attributes:
-        parts: In words; none if it has everything.
-        metrics: Ids of the documents of metrics that have been cut short.
-        files: Ids of the files in GridFS that are not there, or not whole.
+        parts: In words; empty if nothing is missing.
+        metrics: Ids of the documents of metrics that were cut short.
+        files: Ids of the files in GridFS that are missing or incomplete.
     """
 
     parts: list[str]
@@ -47,15 +47,18 @@ def find_lost(
     sent: Mapping[str, Any],
     stored: Iterable[Any] = (),
 ) -> Lost:
-    """Ask the database, and return what it lacks.
+    """Ask the database for everything in a run's folder.
 
     Args:
         folder: The run's folder.
-        collections: Where the run was sent to.
-        run: What stands in its `run.json`.
+        collections: The collections that the run was sent to.
+        run: The content of `run.json`.
         run_id: The `_id` of its document.
-        sent: Entries that the document is to have.
-        stored: Ids of further files that are to be there.
+        sent: Entries that the document must have.
+        stored: Ids of further files that must be there.
+
+    Returns:
+        What the database lacks.
 
     Raises:
         pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
@@ -93,12 +96,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _is_same(there: Any, sent: Any) -> bool:
-    # Compared as they are stored: NaN, times, and integers of different lengths compare in ways of their own.
+    # Compared as BSON, because NaN, times and integers of different lengths do not compare equal.
     return bson.encode({"": there}) == bson.encode({"": sent})
 
 
 def _artifacts(collections: Collections, run: Mapping[str, Any]) -> dict[tuple[str, Any], Document]:
-    """Return the documents of the run's artifacts by relation and id, those that name the run."""
+    """Return the documents of the run's artifacts that name the run, by relation and id."""
     keys = artifact_keys(run)
     ids = list({key for _, key in keys})
     found = {document["_id"]: document for document in collections.artifacts.find({"_id": {"$in": ids}})} if ids else {}
@@ -110,7 +113,7 @@ def _artifacts(collections: Collections, run: Mapping[str, Any]) -> dict[tuple[s
 
 
 def _ids_in(document: Document) -> Iterator[Any]:
-    """Yield the ids of all files that a document names; its own id is none."""
+    """Yield the ids of all files that a document names, but not its own id."""
     entries = [value for name, value in document.items() if name not in ("_id", "run_id")]
     yield from files_in(entries)
     yield from _object_ids(entries)

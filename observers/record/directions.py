@@ -1,4 +1,4 @@
-"""Direction in which a run's result and metrics are better, as `better` in its info: `max` or `min` by name."""
+"""Whether a higher result or metric is better: `better` in a run's info is `max` or `min` by name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["BETTER", "DIRECTIONS", "base_name", "note_better", "noted_directions
 
 BETTER = "better"
 DIRECTIONS = ("max", "min")
-# The parts of the data that a metric is measured on: it is better the same way on each.
+# The parts of the data that a metric is measured on; its direction is the same for each.
 _PARTS = ("train/", "val/", "test/", "info.test.", "info.val.", "info.train.")
 
 
 def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -> None:
-    """Note which way metrics, or the `result`, are better, beside what the info says already.
+    """Note in a run's info whether higher values are better, and keep existing notes.
 
     Args:
-        info: The run's.
+        info: The run's info.
         directions: `max` or `min` by name, such as `{"result": "max", "val/f1": "max"}`.
 
     Raises:
@@ -31,14 +31,22 @@ def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -
 
 
 def noted_directions(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return what `note_better` noted, by `base_name`; what is damaged is passed over."""
+    """Return the directions in a run's info by `base_name`; damaged entries are skipped.
+
+    Args:
+        info: The run's info.
+    """
     noted = info.get(BETTER)
-    found = noted.items() if isinstance(noted, Mapping) else ()
-    return {base_name(str(name)): direction for name, direction in found if direction in DIRECTIONS}
+    entries = noted.items() if isinstance(noted, Mapping) else ()
+    return {base_name(str(name)): direction for name, direction in entries if direction in DIRECTIONS}
 
 
 def base_name(name: str) -> str:
-    """Return the name of a metric without the part of the data: `f1` of `val/f1` and of `info.test.f1`."""
+    """Return the name of a metric without the part of the data that it is measured on.
+
+    Args:
+        name: The metric's name: `val/f1` and `info.test.f1` become `f1`.
+    """
     for part in _PARTS:
         if name.startswith(part) and len(name) > len(part):
             return name.removeprefix(part)

@@ -1,4 +1,4 @@
-"""`parse_json`: the JSON of a record, no deeper than its readers can walk."""
+"""`parse_json`: parses the JSON of a record, and rejects nesting too deep for readers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Any
 
 __all__ = ["MAX_LEVELS", "MAX_NOTED_LEVELS", "is_deeper", "parse_json"]
 
-# Lists and objects within each other. Readers walk them by recursion, and a level takes up to three of Python's 1,000
-# frames. Python's own parser stops at 1,000 levels in 3.11, and at many more in later versions.
+# Nested lists and objects. Readers are recursive, and a level takes up to three of Python's 1,000 frames. Python's own
+# parser stops at 1,000 levels in 3.11, and at many more in later versions.
 MAX_LEVELS = 200
-# A run's info, result, config and metadata are cut here when they are written, with room for the document around them.
+# Info, result, config and metadata are truncated here when they are written, which leaves room for the document.
 MAX_NOTED_LEVELS = 180
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON text.
+
+    Args:
+        text: The text, or its bytes in UTF-8.
 
     Raises:
         ValueError: If it is not JSON, or nested more than `MAX_LEVELS` deep.
@@ -33,13 +36,18 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def is_deeper(value: Any, num_levels: int) -> bool:
-    """Tell whether lists and dicts are nested more than `num_levels` deep in a value."""
+    """Tell whether lists and dicts are nested deeper than some number of levels.
+
+    Args:
+        value: Any value; it may contain itself.
+        num_levels: The number of levels.
+    """
     level = [value]
     for _ in range(num_levels + 1):
         level = [item for item in level if isinstance(item, dict | list | tuple)]
         if not level:
             return False
         children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
-        # What stands in many places is looked at once: a list that holds itself twice has no end of levels.
+        # Each object once, because a list that contains itself twice has endless levels.
         level = list({id(child): child for child in children}.values())
     return True

@@ -1,4 +1,4 @@
-"""Media on their way from a run to its record: a file's content, and the entry that names it."""
+"""Media on their way from a run to its record: the content of a file, and the entry that names it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Content:
         data: The bytes.
         suffix: The file's suffix, such as `.png`.
         content_type: Its MIME type.
-        meta: What is worth knowing without opening the file, such as width and height; JSON.
+        meta: JSON that readers need without opening the file, such as width and height.
         images: Contents that it refers to by their `file`.
     """
 
@@ -35,25 +35,25 @@ class Content:
 
     @property
     def file(self) -> str:
-        """Name of the file, made from its content."""
+        """Name of the file, made from the SHA-256."""
         return f"{self.sha256}{self.suffix}"
 
     @property
     def num_bytes(self) -> int:
-        """Length of the content and of all its images."""
+        """Length of the content and all its images."""
         return len(self.data) + sum(len(image.data) for image in self.images)
 
 
 @dataclasses.dataclass(frozen=True)
 class MediaEntry:
-    """One logged medium as observers get it.
+    """A logged medium, as observers receive it.
 
     Attributes:
-        name: Name of the series.
+        name: The name of the series.
         kind: image, figure, histogram, text, table, audio, video, point_cloud or html.
         step: Its step.
-        time: When it was logged, seconds since 1970.
-        content: The content; None if it could not be made.
+        time: When it was logged, in seconds since 1970.
+        content: The content; None if it could not be created.
     """
 
     name: str

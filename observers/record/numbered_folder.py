@@ -1,4 +1,4 @@
-"""The folder of a run: making it, and where in it an artifact may go."""
+"""The folder of a run: creating it, and the path of an artifact in it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ __all__ = ["artifact_path", "as_number", "make_numbered_folder", "make_run_folde
 
 _log = logging.getLogger(__name__)
 
-# Numbers in a row that other processes may have taken; when more seem to be, the file system does not tell the truth.
+# Consecutive numbers that other processes may have taken; beyond that, the file system's answers are wrong.
 _MOST_TAKEN = 1000
 
 
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
-    """Make a numbered folder below `base`; where nothing can be made there, below a temporary one, which is said.
+    """Create a run's folder; if nothing can be created there, create it in a temporary folder, and report that.
 
-    Returns what it is below, the folder, and its id.
+    Args:
+        base: The folder of runs.
+        wanted: The id to use if it is free; None for the next number.
+
+    Returns:
+        The folder of runs, the run's folder, and its id.
     """
     try:
         return base, *make_numbered_folder(base, wanted)
     except OSError as error:
-        # Somewhere else is better than nowhere, and nothing of this may stop the run.
+        # Another place is better than none, and recording must not stop the run.
         elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
         folder, number = make_numbered_folder(elsewhere)
         _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, folder)
@@ -38,14 +43,17 @@ def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
 
 
 def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
-    """Make a folder below `base` that no other process has; return it and its id.
+    """Create a folder that no other process has.
 
     Args:
-        base: The folder of runs; made if it is not there.
-        wanted: The id to take if it is free; without one, or else, the folder is called by the next number.
+        base: The folder around it; created if necessary.
+        wanted: The id to use if it is free; otherwise the folder gets the next number.
+
+    Returns:
+        The folder and its id.
 
     Raises:
-        OSError: If nothing can be made there.
+        OSError: If nothing can be created there.
     """
     make_folder(base)
     folder, number = _make_folder(base, wanted)
@@ -63,7 +71,7 @@ def _make_folder(base: Path, wanted: Any) -> tuple[Path, Any]:
     while True:
         try:
             (base / str(number)).mkdir()
-        except FileExistsError:  # another process was quicker
+        except FileExistsError:  # another process was faster
             if number == last:
                 raise
             number += 1
@@ -72,18 +80,26 @@ def _make_folder(base: Path, wanted: Any) -> tuple[Path, Any]:
 
 
 def as_number(name: str) -> int | None:
-    """Return the number that a text is, in the digits 0 to 9; None if it is none, or longer than any run's."""
+    """Return the number that a text stands for, in the digits 0 to 9; None if it is not one, or too long for a run's.
+
+    Args:
+        name: The text, such as a folder's name.
+    """
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 256 else None
 
 
 def artifact_path(folder: Path, name: Any) -> Path:
-    """Return where in a run's folder the artifact `name` is kept.
+    """Return the path of an artifact in a run's folder.
+
+    Args:
+        folder: The run's folder.
+        name: The artifact's name.
 
     Raises:
-        ArtifactError: If that is outside of it, or no name of a file.
-        ReservedNameError: If it is a file that the run has anyway.
+        ArtifactError: If the path is outside of the folder, or not a valid file name.
+        ReservedNameError: If the record has a file of that name.
     """
-    # A colon stands for a drive on other systems alone, and is in use in names.
+    # A colon separates a drive on other systems only, and is used in names.
     relative = relative_path(name.replace(":", "_")) if isinstance(name, str) else None
     path = (folder / name).resolve() if relative is not None else folder.resolve()
     if relative is None or not path.is_relative_to(folder.resolve()):

@@ -17,9 +17,10 @@ __all__ = ["imported_main", "named", "object_name"]
 
 
 def named(value: Any) -> Any:
-    """Return `value` with every class, function and module in it by its name, and every path as text.
+    """Replace every class, function and module in a value by its name, and every path by its text.
 
-    Mappings and lists are new dicts and lists; anything else stays as it is.
+    Args:
+        value: Any value. Mappings and lists become new dicts and lists; other values stay the same.
     """
     if isinstance(value, Mapping):
         return {key: named(item) for key, item in value.items()}
@@ -33,11 +34,17 @@ def named(value: Any) -> Any:
 
 
 def object_name(value: Any) -> str | None:
-    """Return the name of a class, function, module or constant of torch; None for any other value.
+    """Return the name of a class, function, module or constant of torch.
 
-    That is `module:qualified.name` where importing finds the object under it. A lambda is named by its source, and
-    what is local to a function by its name with `<locals>` and the first digits of the SHA-256 of its source, so that
-    another function has another name.
+    The name is `module:qualified.name` if importing it finds the object. A lambda is named by its source. An object
+    local to a function has `<locals>` in its name, and the first digits of the SHA-256 of its source, so a different
+    function has a different name.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The name; None for any other value.
 
         >>> import json
         >>> object_name(json), object_name(json.JSONDecoder), object_name(json.JSONDecoder.decode)
@@ -60,7 +67,7 @@ def object_name(value: Any) -> str | None:
 
 
 def imported_main() -> str | None:
-    """Return the name under which another script would import the main module; None if it has no file."""
+    """Return the name by which another script would import the main module; None if it has no file."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:
@@ -97,7 +104,7 @@ def _local_name(value: Any, module: str, name: str) -> str:
 
 
 def _source(value: Any) -> str | None:
-    """Return the source of a function or class in one form, whatever its comments and line breaks; None without any."""
+    """Return the normalised source of a function or class, without comments and line breaks; None without a source."""
     try:
         text = textwrap.dedent(inspect.getsource(value))
         is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>"
@@ -107,13 +114,13 @@ def _source(value: Any) -> str | None:
 
 
 def _essence(code: CodeType) -> tuple:
-    """Return what a lambda does, but for the variables of functions around it."""
+    """Return what a lambda does, without the variables of enclosing functions."""
     plain = tuple(constant for constant in code.co_consts if not inspect.iscode(constant))
     return plain, {*code.co_names, *code.co_freevars}, code.co_varnames
 
 
 def _source_of_lambda(value: FunctionType, text: str) -> str | None:
-    """Return the source of a lambda in the lines `text`; None if it may be one of several."""
+    """Return the source of a lambda in the lines `text`; None if it is ambiguous."""
     found = [(node, _code(node)) for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
     alike = [(node, code) for node, code in found if _essence(code) == _essence(value.__code__)]
     same = [(node, code) for node, code in alike if code.co_code == value.__code__.co_code]
@@ -122,7 +129,7 @@ def _source_of_lambda(value: FunctionType, text: str) -> str | None:
 
 
 def _parsed(text: str) -> ast.Module:
-    """Parse as much of a text as can be: its last line may open a bracket that another one closes."""
+    """Parse as much of a text as possible: its last line may open a bracket that is closed elsewhere."""
     for end in range(len(text), 0, -1):
         with contextlib.suppress(SyntaxError):
             return ast.parse(text[:end].strip())

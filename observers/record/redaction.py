@@ -1,4 +1,4 @@
-"""Taking credentials out of texts before they are written down or printed."""
+"""Removing credentials from texts before they are written or printed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _IS_HIDDEN = re.compile(r"://[^\s'\"<>`]*(?:\*\*\*@|=\*\*\*(?:[&#]|$))")
 
 
 def redact(text: str) -> str:
-    """Return `text` with user names, passwords and secret options of every `mongodb://` URL in it taken out.
+    """Remove user names, passwords and secret options from every `mongodb://` URL in a text.
 
-    A text that is one URL, or an option with one, may have anything in its password, escaped or not.
+    Args:
+        text: Any text. If it is a single URL, or an option with one, its password may contain any character.
 
         >>> redact("--mongo_db=mongodb://ann:s3cret@db.lab:27017/sacred")
         '--mongo_db=mongodb://db.lab:27017/sacred'
@@ -33,7 +34,7 @@ def redact(text: str) -> str:
 def _hide(match: re.Match[str]) -> str:
     scheme, _, rest = match.group(0).partition("://")
     head, _, query = rest.partition("?")
-    # The last @ ends the password; before the ? of the options, unless the password has a ? of its own.
+    # The last @ ends the password; it is before the ? of the options, unless the password contains a ?.
     options = all(re.match(r"[^@/]+=", option) for option in query.split("&")) if query else True
     if options and ("@" in head or "@" not in query):
         head = head.rpartition("@")[2]
@@ -44,15 +45,23 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether the name of a setting, such as an environment variable, tells of a password, a token or a key."""
+    """Tell whether a name suggests a password, a token or a key.
+
+    Args:
+        name: The name of a setting, such as an environment variable.
+    """
     return _SECRET_NAME.search(name) is not None
 
 
 def hide_passwords(value: Any) -> Any:
-    """Return a text with `***` in the place of the password of every URL in it; or what JSON holds, with all its texts.
+    """Replace the password of every URL in a value by `***`.
 
-    A password is what stands between : and @, the user of an http URL that has no other, which is a token, and an
-    option by that name.
+    A password is the text between : and @, the user of an http URL without a password, which is a token, and the value
+        of
+    an option called a password.
+
+    Args:
+        value: A text, or JSON with texts.
 
         >>> hide_passwords({"url": "postgresql://ann:s3cret@db.lab/lab", "lr": 0.1})
         {'url': 'postgresql://ann:***@db.lab/lab', 'lr': 0.1}
@@ -65,16 +74,23 @@ def hide_passwords(value: Any) -> Any:
 
 
 def hide_user(text: str) -> str:
-    """Return a text that may be a mistyped URL, with `***` in the place of all that stands before its last @.
+    """Replace everything before the last @ by `***`.
 
-    >>> hide_user("mongodb:/ann:s3cret@db.lab/lab")
-    '***@db.lab/lab'
+    Args:
+        text: A text that may be a mistyped URL.
+
+        >>> hide_user("mongodb:/ann:s3cret@db.lab/lab")
+        '***@db.lab/lab'
     """
     return f"***@{text.rpartition('@')[2]}" if "@" in text else text
 
 
 def is_hidden(text: str) -> bool:
-    """Tell whether a text holds a URL whose password is hidden."""
+    """Tell whether a text contains a URL whose password is hidden.
+
+    Args:
+        text: Any text.
+    """
     return _IS_HIDDEN.search(text) is not None
 
 
@@ -82,10 +98,10 @@ def _without_password(match: re.Match[str]) -> str:
     scheme, rest = match["scheme"], match["rest"]
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in host:
-        # In a URL of MongoDB no path or option has an @: the last one ends the password, whatever stands in that.
+        # In a MongoDB URL, paths and options have no @: the last one ends the password, whatever that contains.
         users, _, _ = (rest if scheme.startswith("mongodb") else host).rpartition("@")
     elif re.match(r"[^:@]*:(?!\d*$)", host) and not host.startswith("["):
-        users = rest.rpartition("@")[0]  # what follows the : is no port: a password with a / or ? of its own
+        users = rest.rpartition("@")[0]  # no port after the :, but a password that contains / or ?
     else:
         users = ""
     after = _SECRET.sub(rf"\1{_HIDDEN}", rest[len(users) :])

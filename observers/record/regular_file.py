@@ -1,7 +1,7 @@
-"""Reading the files of a record, which lie where others write, too: regular files only, and of a bounded size.
+"""Reading the files of a record, where other programs write, too: only regular files, up to a maximum size.
 
-A FIFO would be waited for without end, and a device such as `/dev/zero` read without end. What is no regular file is an
-OSError like any other, so that whoever tells of a file that cannot be read tells of these, too.
+Reading a FIFO would block forever, and reading a device such as `/dev/zero` would never end. Both raise an OSError, so
+callers report them like any other file that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from pathlib import Path
 
 __all__ = ["MAX_BYTES", "check_regular", "open_regular", "read_regular"]
 
-# What is read at once and is larger would only fill the memory.
+# Larger files would only fill the memory.
 MAX_BYTES = 2**30
-# A FIFO without a writer opens at once.
+# With these, opening a FIFO without a writer does not block.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a file to read it.
+    """Open a file for reading.
+
+    Args:
+        path: The file.
 
     Raises:
-        OSError: If it cannot be read, or is no regular file.
+        OSError: If it cannot be read, or is not a regular file.
     """
     handle = _open(path)
     check_regular(handle, path)
@@ -35,16 +38,23 @@ def _open(path: str | Path) -> int:
     try:
         return os.open(path, _FLAGS)
     except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a missing device
             raise _no_file(path) from error
         raise
 
 
 def check_regular(handle: int, path: str | Path) -> os.stat_result:
-    """Return what stands about an open file; close it, and raise, if it is no regular one.
+    """Check that an open file is a regular one; if not, close it.
+
+    Args:
+        handle: The descriptor of the file.
+        path: The file in messages.
+
+    Returns:
+        Its status.
 
     Raises:
-        OSError: If it is none.
+        OSError: If it is not a regular file.
     """
     status = os.fstat(handle)
     if stat.S_ISREG(status.st_mode):
@@ -56,14 +66,18 @@ def check_regular(handle: int, path: str | Path) -> os.stat_result:
 
 
 def read_regular(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return what is in a file.
+    """Return the content of a file.
+
+    Args:
+        path: The file.
+        max_bytes: The maximum size.
 
     Raises:
-        OSError: If it cannot be read, is no regular file, or is longer than `max_bytes`.
+        OSError: If it cannot be read, is not a regular file, or is too large.
     """
     handle = _open(path)
     size = check_regular(handle, path).st_size
-    # Without a stream, which would cost as much as the rest: a store has thousands of small files.
+    # Without a stream, which would double the time: a store has thousands of small files.
     try:
         if size > max_bytes:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, expected at most {max_bytes:,}", str(path))

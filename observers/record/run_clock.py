@@ -1,8 +1,8 @@
-"""The clock of a run: the wall time of its start, and from there the seconds that really pass.
+"""The clock of a run: the wall time of its start plus the seconds that have really passed.
 
-A clock that is set while a run goes on, by hand or over the network, changes neither its duration nor the times of its
-points. A process has one run at a time, and so one such clock. Leases keep the wall time, which other machines compare
-with theirs, and tell the time of the run beside it.
+Setting the system's clock while a run is active changes neither its duration nor the times of its points. A process has
+one run at a time, and so one such clock. Leases contain the wall time, which other machines compare with theirs, and
+the time of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 __all__ = ["elapsed_s", "keep_above", "now", "start", "utc_now"]
 
-# On Linux the time in which the machine sleeps counts, too.
+# On Linux, this includes the time that the machine sleeps.
 _ticks: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
@@ -23,14 +23,18 @@ _offset = time.time() - _began
 
 
 def start() -> None:
-    """Set the clock by the wall time: a run starts now."""
+    """Set the clock to the wall time, when a run starts."""
     global _began, _offset
     _began = _ticks()
     _offset = time.time() - _began
 
 
 def keep_above(seconds: float) -> None:
-    """Set the clock forward to a time, in seconds since 1970, unless it is later already: a run is resumed there."""
+    """Set the clock forward, when a run is resumed, unless it is later already.
+
+    Args:
+        seconds: The earliest time, in seconds since 1970.
+    """
     global _offset
     _offset = max(_offset, seconds - _ticks())
 
@@ -41,7 +45,7 @@ def now() -> float:
 
 
 def utc_now() -> datetime:
-    """Return the time of the run, in UTC without a time zone, as records have it."""
+    """Return the time of the run, in UTC without a time zone, as in records."""
     return datetime.fromtimestamp(now(), UTC).replace(tzinfo=None)
 
 

@@ -1,4 +1,4 @@
-"""Paths that stay right: names from outside within a folder, and folders wherever the process goes."""
+"""Paths that stay valid: names from outside within a folder, and folders after the working folder has changed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ _MAX_PART_BYTES = 255
 
 
 def relative_path(name: str) -> PurePosixPath | None:
-    """Return a name as a path below a folder; None if it is none that stays there on every system.
+    """Return a name as a path below a folder.
 
-    Absolute paths, `.` and `..`, empty parts, backslashes, drive letters, control characters, what is no text in UTF-8,
-    and parts longer than file systems take are refused.
+    Args:
+        name: The name, with `/` between its parts.
+
+    Returns:
+        The path; None unless it stays below the folder on every system. Absolute paths, `.` and `..`, empty parts,
+        backslashes, drive letters, control characters, text that is not UTF-8, and too long parts are rejected.
     """
     parts = name.split("/")
     is_odd = any(ord(letter) < 32 or ord(letter) == 127 for letter in name) or "\\" in name or ":" in parts[0]
@@ -28,14 +32,22 @@ def relative_path(name: str) -> PurePosixPath | None:
 
 
 def lasting_path(path: str | Path) -> Path:
-    """Return a path from the root, which stays right when the working folder is changed or deleted."""
+    """Return an absolute path, which stays valid when the working folder is changed or deleted.
+
+    Args:
+        path: The path, relative to the current working folder.
+    """
     path = Path(path).absolute()
-    # The system looks up each folder before `..`, so a deleted one would make the path wrong.
+    # The system looks up each folder before `..`, so a deleted one would break the path.
     return path.resolve() if ".." in path.parts else path
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as messages show it: from the working folder, if it is below that."""
-    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+    """Return a path as messages show it: relative to the working folder, if it is below that.
+
+    Args:
+        path: An absolute path.
+    """
+    with contextlib.suppress(ValueError, FileNotFoundError):  # it is elsewhere, or the working folder was deleted
         path = path.relative_to(Path.cwd())
     return str(path)

@@ -1,7 +1,7 @@
-"""Values that not every store holds as they are: lone surrogates, and integers of any length.
+"""Values that some stores cannot hold: lone surrogates, and integers of any length.
 
-MongoDB has integers of 64 bits, and decimals of 34 digits. So that a question gets one answer everywhere, integers of
-more than 34 digits are texts to questions, in folders as in databases.
+MongoDB has integers of 64 bits, and decimals of 34 digits. So that a query has the same answer in every store, queries
+treat integers of more than 34 digits as texts, in folders as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["MAX_DIGITS", "as_text", "is_large", "is_text_only", "is_unwritable",
 
 _DIGITS = 34
 _BOUND = 10**_DIGITS
-# Python neither writes nor reads integers of more digits, unless it is told to.
+# Python writes and reads no longer integers by default.
 MAX_DIGITS = 4300
 _BITS_A_DIGIT = math.log2(10)
 
@@ -43,17 +43,25 @@ def is_text_only(value: int) -> bool:
 
 def is_unwritable(value: int) -> bool:
     """Tell whether an integer has more digits than Python writes and reads."""
-    # No Python allows fewer than 640 digits.
+    # Python's limit is always at least 640 digits.
     if value.bit_length() < 2000:
         return False
     return value.bit_length() > _BITS_A_DIGIT * min(sys.get_int_max_str_digits() or MAX_DIGITS, MAX_DIGITS)
 
 
 def storable_integer(value: int) -> str:
-    """Return an integer of any length as text; one that Python refuses to write in digits, in hexadecimal ones."""
+    """Return an integer as text.
+
+    Args:
+        value: The integer; in hexadecimal if it has more digits than Python writes.
+    """
     return f"{value:#x}" if is_unwritable(value) else str(value)
 
 
 def storable_text(text: str) -> str:
-    """Return `text` as UTF-8 holds it: lone surrogates are written out by their numbers."""
+    """Return a text as UTF-8 can hold it.
+
+    Args:
+        text: The text; lone surrogates are replaced by escapes of their numbers.
+    """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

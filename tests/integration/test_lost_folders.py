@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
-from observers.mongo.run_document import DocumentDelivery
+from observers.mongo.document_delivery import DocumentDelivery
 from observers.record.identity import read_lease, true_status
 from observers.record.media_files import read_media
 from observers.record.points.intact_points import read_blocks, read_intact_points, read_metrics

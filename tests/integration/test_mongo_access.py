@@ -203,7 +203,7 @@ def tls_server(tmp_path_factory, certificate):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("?serverSelectionTimeoutMS=300", "wants TLS (tls=true in the URL)"),
+        ("?serverSelectionTimeoutMS=300", "require TLS (tls=true in the URL)"),
         (
             "?tls=true&serverSelectionTimeoutMS=300",
             "TLS fails: the server's certificate is not trusted (self-signed certificate)",

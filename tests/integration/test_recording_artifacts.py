@@ -21,7 +21,8 @@ from experiments import Experiment
 from observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactNotFoundError
-from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, content_id
+from observers.mongo.artifacts import ArtifactDelivery, artifact_id
+from observers.mongo.contents import Upload, content_id
 from observers.mongo.delivery import Delivery
 from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command

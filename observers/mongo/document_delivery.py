@@ -1,0 +1,301 @@
+"""Sending the document of a run to MongoDB, as far as it has changed, with the files that belong to the run alone."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import bson
+from pymongo.errors import DuplicateKeyError
+
+from observers.mongo.contents import Contents
+from observers.mongo.documents import files_in
+from observers.mongo.layout import Collections, Document
+from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, is_running, output_sizes
+from observers.record.schema import (
+    OUTPUT,
+    RANKS_FOLDER,
+    RUN,
+    VALUES,
+    checkpoint_files,
+    rank_files,
+)
+from observers.record.storable import storable_text
+
+__all__ = ["DocumentDelivery"]
+
+_log = logging.getLogger(__name__)
+
+# A large entry that changes with each heartbeat is not sent with each heartbeat.
+LARGE_FILES_EVERY_S = 30.0
+# Entries of a run that has ended; they are removed if it is resumed.
+_OF_AN_END = (
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts"),
+    *("lost_points", "lost_resources", "lost_sources", "damaged_points", "unwritten_points"),
+    *("captured_out_file", "values_file", "rank_outputs"),
+)
+
+
+class DocumentDelivery:
+    """Sends the document of one run, and the files that only this run has.
+
+    Args:
+        folder: The run's folder.
+        base: The folder that paths of stored sources and resources are relative to.
+        collections: The collections of the database.
+        contents: Stores files.
+        uid: The run's uid.
+        with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
+
+    Attributes:
+        run_id: The document's `_id`; None before it is found or inserted.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base: Path,
+        collections: Collections,
+        contents: Contents,
+        uid: str,
+        *,
+        with_checkpoints: bool = False,
+    ) -> None:
+        self.with_checkpoints = with_checkpoints
+        self.folder = folder
+        self.base = base
+        self.collections = collections
+        self.contents = contents
+        self.uid = uid
+        self.run_id: Any = None
+        self._document = RunDocument(folder, uid)
+        self._sent: Document = {}
+        self._sent_outputs: list[int] | None = None
+        self._owned: set[Any] = set()
+        self._gone: list[str] = []
+        # Missing artifacts that were reported.
+        self._reported: set[str] = set()
+        self._large_files_at = 0.0
+
+    def follow(self, folder: Path) -> None:
+        """Continue after the folder was moved.
+
+        Args:
+            folder: Where it is now.
+        """
+        self.folder = self._document.folder = folder
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The entries that were sent, as they are stored."""
+        return self._sent
+
+    def restart(self) -> None:
+        """Forget what was sent, because something was removed from the database."""
+        self._sent.clear()
+        self._sent_outputs = None
+
+    def find(self) -> bool:
+        """Look for the document by the run's uid; return whether it exists."""
+        found = self.collections.runs.find_one({"uid": self.uid}, {"_id": 1})
+        self.run_id = found["_id"] if found else None
+        return found is not None
+
+    def insert(self, run: Mapping[str, Any], wanted_id: int | str | None = None) -> None:
+        """Insert the document.
+
+        Args:
+            run: The content of `run.json`.
+            wanted_id: The `_id` to use if it is free; otherwise the next number is used.
+        """
+        runs = self.collections.runs
+        while True:
+            number: Any = wanted_id
+            if number is None:
+                newest = runs.find_one({"_id": {"$type": "number"}}, {"_id": 1}, sort=[("_id", -1)])
+                number = int(newest["_id"]) + 1 if newest else 1
+            try:
+                document = self._document.build(run, ())
+                self._store_entries(document)
+                runs.insert_one({"_id": number, "uid": self.uid, **document})
+            except DuplicateKeyError:
+                if self.find():  # another process has delivered the same run
+                    return
+                if isinstance(wanted_id, str):
+                    _log.warning("MongoDB has another run of the id %r; this one gets the next number", wanted_id)
+                wanted_id = None
+            else:
+                self.run_id = number
+                return
+
+    def is_sent(self, run: Mapping[str, Any]) -> bool:
+        """Tell whether the document matches `run.json` and the captured output.
+
+        Args:
+            run: The content of `run.json`.
+        """
+        return (
+            self._sent.get("status") == run["status"]
+            and self._sent.get("revision", 0) == run.get("revision", 0)
+            and self._sent_outputs == output_sizes(self.folder)
+        )
+
+    def send(
+        self,
+        run: Mapping[str, Any],
+        metric_names: Iterable[str],
+        artifact_lists: Mapping[str, list[Document]],
+        *,
+        last: bool,
+    ) -> None:
+        """Send what has changed.
+
+        Args:
+            run: The content of `run.json`.
+            metric_names: Metrics that have points in the database.
+            artifact_lists: The artifacts that the run logged and used, as far as they are delivered.
+            last: Whether no process will write to the folder any more, whatever its status says.
+
+        Raises:
+            FileNotFoundError: If the folder was moved or deleted in the meantime. Then nothing was sent.
+        """
+        ended = last or not is_running(run)
+        sizes = output_sizes(self.folder)
+        document = self._document.build(run, metric_names)
+        own_files = self._add_lists(document, run, artifact_lists)
+        if ended:
+            document |= self._files_of_an_end(sizes[0])
+            document |= self._kept_checkpoints()
+        if not (self.folder / RUN).exists():  # files that were not found may be elsewhere
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
+        changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
+        if not ended:
+            changed = self._without_early(changed)
+        self._store_entries(changed)
+        self._update(document, changed)
+        self._sent = {name: value for name, value in {**self._sent, **changed}.items() if name in document}
+        self._sent_outputs = sizes
+        owned: set[Any] = {
+            *own_files,
+            *self._checkpoint_ids(document),
+            *files_in(self._sent),
+            document.get("captured_out_file"),
+            document.get("values_file"),
+            *(entry["file_id"] for entry in document.get("rank_outputs", ())),
+        }
+        if owned != self._owned:
+            self.contents.drop_others(self.uid, owned)
+            self._owned = owned
+
+    def _add_lists(
+        self, document: Document, run: Mapping[str, Any], artifact_lists: Mapping[str, list[Document]]
+    ) -> set[bson.ObjectId]:
+        """Add the lists of files, after storing the files; return the ids of those that belong to the run alone."""
+        packer = self._document.packer
+        document["experiment"] |= packer.listed("sources", self._shared(run["experiment"]["sources"]))
+        document |= packer.listed("resources", self._shared(run.get("resources", ())))
+        artifacts, own_files = self._artifacts(run)
+        document |= packer.listed("artifacts", artifacts)
+        for name, entries in artifact_lists.items():
+            document |= packer.listed(name, entries)
+        return own_files
+
+    def _files_of_an_end(self, output_size: int) -> Document:
+        """Store the files of a run that has ended, and return the entries that name them."""
+        entries: Document = {}
+        if output_size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
+            entries["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=self.uid)
+        if (self.folder / VALUES).exists():
+            entries["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=self.uid)
+        outputs = [
+            {"rank": rank, "file_id": self.contents.store(path, f"{RANKS_FOLDER}/{path.name}", owner=self.uid)}
+            for rank, path in rank_files(self.folder).items()
+        ]
+        outputs = [entry for entry in outputs if entry["file_id"] is not None]
+        return entries | ({"rank_outputs": outputs} if outputs else {})
+
+    def _kept_checkpoints(self) -> Document:
+        if not self.with_checkpoints:
+            return {}
+        stored = [
+            {"name": name, "file_id": self.contents.store(path, name, owner=self.uid)}
+            for name, path in checkpoint_files(self.folder)
+        ]
+        return {"checkpoints": [entry for entry in stored if entry["file_id"] is not None]} if stored else {}
+
+    def _checkpoint_ids(self, document: Document) -> set[Any]:
+        """Return the files of the checkpoints in the database, including those that others delivered."""
+        if "checkpoints" not in document:
+            found = self.collections.runs.find_one({"_id": self.run_id}, {"checkpoints": 1})
+            document = found or {}
+        listed = document.get("checkpoints")
+        return (
+            {entry.get("file_id") for entry in listed if isinstance(entry, dict)} if isinstance(listed, list) else set()
+        )
+
+    def _update(self, document: Document, changed: Document) -> None:
+        """Update the document in the database; if the run was resumed, remove the entries of its end."""
+        gone = [name for name in _OF_AN_END if name not in document and name not in self._gone]
+        if changed or gone:
+            change = {"$set": changed, "$unset": dict.fromkeys(gone, "")}
+            change = {operator: entries for operator, entries in change.items() if entries}
+            self.collections.runs.update_one({"_id": self.run_id, "uid": self.uid}, change)
+            self._gone = [*(name for name in self._gone if name not in document), *gone]
+
+    def _without_early(self, changed: Document) -> Document:
+        """Leave out entries that would send a large file too soon after another one; they wait."""
+        if time.monotonic() >= self._large_files_at:
+            return changed
+        return {key: value for key, value in changed.items() if all(map(self.contents.holds, files_in(value)))}
+
+    def _store_entries(self, document: Document) -> None:
+        """Store the files of the stand-ins in `document`."""
+        files = self._document.packer.files
+        for file_id in set(files_in(document)) & files.keys():
+            if not self.contents.holds(file_id):
+                self.contents.put(file_id, files[file_id], "entry.json", self.uid)
+                self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
+
+    def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
+        stored = [[name, self.contents.store(self.base / where, name, kept_as=where)] for name, where in named]
+        # Omniboard fails if a file has no id.
+        return [[name, file_id] for name, file_id in stored if file_id is not None]
+
+    def _artifacts(self, run: Mapping[str, Any]) -> tuple[list[Document], set[bson.ObjectId]]:
+        """Return name and file of each artifact, even if only the database still has the file, and all files."""
+        found: list[Document] = []
+        files: set[bson.ObjectId] = set()
+        for name, path, details in self._logged(run):
+            fields = {"metadata": self._document.packer.entry(details.get("metadata"))}
+            self._store_entries(fields)
+            files |= set(files_in(fields))
+            if details.get("content_type"):
+                fields["contentType"] = str(details["content_type"])
+            # Sacred's name, which incense parses.
+            filename = f"artifact://{self.collections.runs.name}/{self.run_id}/{name}"
+            file_id = self.contents.store(path, filename, owner=self.uid, **fields)
+            if file_id is None:
+                file_id = self._delivered_artifacts().get(storable_text(name))
+            if file_id is not None:
+                found.append({"name": name, "file_id": file_id})
+                files.add(file_id)
+            elif name not in self._reported:
+                self._reported.add(name)
+                _log.error("artifact %r is not delivered to MongoDB: %s is not there any more", name, path)
+        return found, files
+
+    def _logged(self, run: Mapping[str, Any]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
+        """Yield name, file and details of each artifact; all files of a name that was logged twice, in that order."""
+        for entry in run.get("earlier_artifacts", ()):
+            yield entry["name"], self.folder / entry["file"], entry
+        for name in run.get("artifacts", ()):
+            path = Path(run.get("artifact_paths", {}).get(name, self.folder / name))
+            yield name, path, run.get("artifact_details", {}).get(name, {})
+
+    def _delivered_artifacts(self) -> dict[str, Any]:
+        known = self.collections.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+        return {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
