@@ -76,7 +76,7 @@ class Origins:
                 "%s: %d sources are not stored, %s: %s%s",
                 self._journal.folder,
                 len(missing),
-                "and are lost" if last else "which is tried again with each heartbeat",
+                "and are lost" if last else "which is retried with each heartbeat",
                 ", ".join(list(missing)[:_SHOWN]),
                 f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
             )

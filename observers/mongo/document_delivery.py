@@ -285,7 +285,7 @@ class DocumentDelivery:
                 files.add(file_id)
             elif name not in self._reported:
                 self._reported.add(name)
-                _log.error("artifact %r is not delivered to MongoDB: %s is not there any more", name, path)
+                _log.error("artifact %r is not delivered to MongoDB: %s no longer exists", name, path)
         return found, files
 
     def _logged(self, run: Mapping[str, Any]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:

@@ -69,7 +69,7 @@ class Apart:
             self.failed.add(name)
             if name not in self._logged:
                 self._logged.add(name)
-                _log.exception("%s failed; the run goes on, and so does the rest of its record", name)
+                _log.exception("%s failed; the run continues, and so does the rest of its record", name)
         else:
             self.failed.discard(name)
 
@@ -134,7 +134,7 @@ def guarded_without_lock(method: Callable) -> Callable:
             return method(self, *args, **kwargs)
         except ObserversError as error:
             self.num_errors += 1
-            _log.error("%s; the run goes on", error)
+            _log.error("%s; the run continues", error)
         except Exception:
             self.num_errors += 1
             _log.exception("%s failed; the run continues, and so does its record", method.__name__)

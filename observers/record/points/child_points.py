@@ -169,7 +169,7 @@ def _locked(path: Path, patience_s: float) -> Iterator[int | None]:
         fd = os.open(path, os.O_RDWR | BINARY)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):  # there is none until the process forks
-            _log.warning("%s cannot be read (%s); it is tried again", path, error.strerror)
+            _log.warning("%s cannot be read (%s); it is retried", path, error.strerror)
         yield None
         return
     try:
