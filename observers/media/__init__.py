@@ -1,10 +1,10 @@
 """Media that a run can log beside numbers: images, histograms, tables, sounds, videos and so on.
 
-This is the list of them. A new kind is a module here, whose class derives from `Media`, and its name in this file.
-Recording, delivery, copies and archives take it as it is. TensorBoard and the board show its file by its content type,
-`image/png` as an image, unless `observers.tensorboard.events` or `runs.board.media_page` know the kind better.
+A new kind is a module here, with a class that derives from `Media`, and a line in this file. Recording, delivery,
+copies and archives handle it without changes. TensorBoard and the board show its file by its content type, `image/png`
+as an image, unless `observers.tensorboard.events` or `runs.board.media_page` have a form for the kind.
 
-Nothing is loaded before it is asked for.
+The modules are loaded when a class is first used.
 """
 
 from __future__ import annotations

@@ -10,16 +10,14 @@ import numpy as np
 
 from observers.errors import MediaError
 from observers.media.kinds import Media, check_size, snapshot
+from observers.media.pixels import as_integers, cut_off
 from observers.record.media_entry import Content
 
 __all__ = ["Audio"]
 
 _MAX_CHANNELS = 8
-# What browsers play at most, Hz.
+# Maximum rate that browsers play, Hz.
 _MAX_RATE = 768_000
-_LOUDEST = 2**15 - 1
-# Floats that a calculation put this far outside of [-1, 1] are meant to be inside.
-_TOLERANCE = 1e-4
 
 
 class Audio(Media):
@@ -30,12 +28,12 @@ class Audio(Media):
     Args:
         samples: An array or a tensor: (T,), (T, C) or (C, T), C being 1 to 8 channels. Where both ends could be
             channels, a tensor of torch has them first and an array of numpy last. int16, or floats from -1 to 1.
-        sample_rate: Samples a second, Hz.
+        sample_rate: Samples per second, Hz.
         caption: Text below it.
 
     Raises:
-        MediaError: If shape, type, range or rate is another one, or it is longer than 512 MiB. The range of a tensor on
-            a GPU is known only when the file is made; what lies outside is then cut off, and `meta` says so:
+        MediaError: If shape, type, range or rate is another one, or it is larger than 512 MiB. The range of a tensor on
+            a GPU is known only when the file is made; values outside are then cut off, and `meta` has
             `cut_off_from: [min, max]`.
     """
 
@@ -44,7 +42,7 @@ class Audio(Media):
     def __init__(self, samples: Any, sample_rate: float, caption: str | None = None) -> None:
         self._rate = _rate(sample_rate)
         self._snapshot = snapshot(samples, "Audio")
-        self.caption = caption if caption is None else str(caption)
+        self.caption = caption
         self.num_bytes = self._snapshot.num_bytes
         shape, dtype = self._snapshot.shape, self._snapshot.dtype
         if dtype != "int16" and "float" not in dtype:
@@ -60,28 +58,24 @@ class Audio(Media):
             )
         check_size("Audio", 2 * int(np.prod(shape)))
         self._channels_first = first and (hasattr(samples, "detach") or not last)
-        if not self._snapshot.on_device and (found := _cut_off(self._snapshot.array())):
-            low, high = found["cut_off_from"]
+        if not self._snapshot.on_device and (outside := cut_off(self._snapshot.array(), -1.0)):
+            low, high = map(float, outside["cut_off_from"])
             raise MediaError(
-                f"Audio: got floats from {float(low):.6g} to {float(high):.6g}, expected -1 to 1; divide them by "
+                f"Audio: got floats from {low:.6g} to {high:.6g}, expected -1 to 1; divide them by "
                 "abs(x).max(), or give int16"
             )
 
     def encode(self) -> Content:
-        """Make the WAV file."""
         samples = self._snapshot.array()
-        meta = _cut_off(samples)
+        outside = cut_off(samples, -1.0)
         samples = samples[:, None] if samples.ndim == 1 else samples.T if self._channels_first else samples
-        if samples.dtype != np.int16:
-            whole = np.nan_to_num(samples.astype(np.float64), nan=0.0, posinf=1.0, neginf=-1.0)
-            samples = np.rint(whole.clip(-1, 1) * _LOUDEST).astype(np.int16)
+        samples = samples if samples.dtype == np.int16 else as_integers(samples, -1.0, np.int16)
         num_samples, channels = samples.shape
         stream = io.BytesIO()
         with wave.open(stream, "wb") as file:
             file.setparams((channels, 2, self._rate, num_samples, "NONE", ""))
             file.writeframes(np.ascontiguousarray(samples, "<i2").tobytes())
-        meta |= {"sample_rate": self._rate, "channels": channels, "num_samples": num_samples}
-        meta |= {} if self.caption is None else {"caption": self.caption}
+        meta = self._described(**outside, sample_rate=self._rate, channels=channels, num_samples=num_samples)
         return Content(stream.getvalue(), ".wav", "audio/wav", meta)
 
 
@@ -96,11 +90,3 @@ def _rate(sample_rate: Any) -> int:
         f"Audio: got sample_rate={sample_rate!r}, expected a whole number of samples a second from 1 to {_MAX_RATE}, "
         "such as 16000"
     )
-
-
-def _cut_off(samples: np.ndarray) -> dict[str, Any]:
-    """Return what `meta` says of samples that are outside of -1 to 1; nothing if none is."""
-    if samples.dtype == np.int16:
-        return {}
-    low, high = float(samples.min()), float(samples.max())
-    return {} if low >= -1 - _TOLERANCE and high <= 1 + _TOLERANCE else {"cut_off_from": [str(low), str(high)]}

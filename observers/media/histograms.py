@@ -1,4 +1,4 @@
-"""Histograms of any floats, the greatest and the nearest to each other included."""
+"""Histograms of any floats, even the greatest ones and those closest to each other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ _NONE: dict[str, Any] = {"num": 0, "min": None, "max": None, "mean": None}
 
 
 def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
-    """Return the histogram of `values`, of any shape, as JSON holds it.
+    """Count values into bins of equal width.
+
+    Args:
+        values: Real numbers of any shape.
+        bins: Number of bins.
 
     Returns:
-        `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite; `num`, `min`, `max`, `mean` of the
-        finite values; the numbers of `nan`, `inf` and `-inf`.
+        The histogram as JSON holds it: `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite;
+        `num`, `min`, `max`, `mean` of the finite values; the numbers of `nan`, `inf` and `-inf`.
     """
     values = values.reshape(-1).astype(np.float64)
     odd = {"nan": int(np.isnan(values).sum()), "inf": int((values == math.inf).sum())}
@@ -26,11 +30,11 @@ def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
     if not len(good):
         return {"edges": [], "counts": [], **_NONE, **odd}
     low, high = float(good.min()), float(good.max())
-    # The greatest floats are further apart than the greatest float.
+    # The distance between the greatest floats is no float.
     scale = 4.0 if max(-low, high) > 1e300 else 1.0
     counts, edges = np.histogram(good / scale, bins, _bounds(low / scale, high / scale, bins))
     edges *= scale
-    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # where scaling has rounded
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # undo the rounding of scaling
     with np.errstate(over="ignore"):
         mean = float(good.mean())
         if not math.isfinite(mean):
@@ -40,7 +44,7 @@ def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
 
 
 def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
-    """Return bounds around low to high that are far enough apart for so many different floats between them."""
+    """Return bounds around low to high with enough different floats between them for the edges of the bins."""
     least = max(4 * bins * float(np.spacing(max(-low, high))), 1e-290, 0.5 if low == high else 0.0)
     if high - low >= least:
         return low, high
@@ -49,7 +53,12 @@ def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
 
 
 def binned(counts: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
-    """Return what `count_values` does, of counts (n,) between edges (n + 1,); the mean is that of the bins' middles."""
+    """Return a histogram as from `count_values`, of values that are counted already.
+
+    Args:
+        counts: (n,) number of values in each bin.
+        edges: (n + 1,) rising bounds of the bins; `mean` takes the middles of the bins for the values.
+    """
     total = float(counts.sum())
     summary: dict[str, float | None] = dict(_NONE)
     if total:

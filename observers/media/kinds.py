@@ -3,9 +3,9 @@
     _run.log({"val/samples": Image(x), "val/loss": 0.3}, step)
     _run.log_media("val/weights", Histogram(weight), step)
 
-Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
-there, and fetched on the thread of the run's heartbeats. That thread makes the files, too: PNG, JSON, WAV, text. Only
-figures are rendered at once, because matplotlib may be used by one thread only.
+Each copies its values when it is created, and rejects values that it cannot show; a tensor on a GPU is copied there,
+and fetched by the thread of the run's heartbeats. That thread also makes the files: PNG, JSON, WAV, text. Only figures
+are rendered at once, because matplotlib allows a single thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "snapshot",
 ]
 
-# What a sound, a video, a point cloud or a page may have: its file is held in memory as a whole.
+# Maximum size of a sound, a video, a point cloud or a page: the whole file is held in memory.
 MAX_BYTES = 2**29
 
 
@@ -47,14 +47,20 @@ class Media:
     Attributes:
         kind: Its name in the record, such as `image`.
         num_bytes: Memory it takes until its file is made.
+        caption: Text to show below it; None for no text.
     """
 
     kind: ClassVar[str]
     num_bytes: int = 0
+    caption: str | None = None
 
     def encode(self) -> Content:
-        """Make the file."""
+        """Make the file. The thread of the run's heartbeats calls it, once."""
         raise NotImplementedError
+
+    def _described(self, **facts: Any) -> dict[str, Any]:
+        """Return what the record says about the file: these facts, and the caption."""
+        return facts if self.caption is None else {**facts, "caption": str(self.caption)}
 
 
 class Image(Media):
@@ -65,12 +71,12 @@ class Image(Media):
     Args:
         array: An array or a tensor: (H, W) or (H, W, C) or (C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA). Where both
             ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, or floats
-            from 0 to 1. An image of Pillow will do, too.
+            from 0 to 1. Or an image of Pillow.
         caption: Text below it.
 
     Raises:
         MediaError: If the shape, the type or the range is another one. The range of a tensor on a GPU is known only
-            when the file is made; what lies outside is then cut off, and `meta` says so: `cut_off_from: [min, max]`.
+            when the file is made; values outside are then cut off, and `meta` has `cut_off_from: [min, max]`.
     """
 
     kind = "image"
@@ -79,7 +85,7 @@ class Image(Media):
         if hasattr(array, "convert") and getattr(array, "mode", "RGB") not in ("L", "RGB", "RGBA"):
             array = array.convert("RGBA")  # such as Pillow's images with a palette
         self._snapshot = snapshot(array, "Image")
-        self.caption = caption if caption is None else str(caption)
+        self.caption = caption
         self.num_bytes = self._snapshot.num_bytes
         check_pixels("Image", self._snapshot)
         channels_first = has_channels_first(self._snapshot.shape, is_tensor=hasattr(array, "detach"))
@@ -91,27 +97,24 @@ class Image(Media):
         self._channels_first = channels_first
 
     def encode(self) -> Content:
-        """Make the PNG file."""
         values = self._snapshot.array()
-        meta = cut_off(values)
         pixels = as_bytes(values[..., None] if values.ndim == 2 else values)
         if self._channels_first:
             pixels = np.moveaxis(pixels, 0, -1)
         height, width, channels = pixels.shape
-        meta |= {"width": width, "height": height, "channels": channels}
-        meta |= {} if self.caption is None else {"caption": self.caption}
+        meta = self._described(**cut_off(values), width=width, height=height, channels=channels)
         return Content(png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
 
 
 class Figure(Media):
-    """A figure of matplotlib, or anything else with its `savefig`; rendered as PNG at once, and not closed.
+    """A figure of matplotlib, or another object with its `savefig`; rendered as PNG at once, and not closed.
 
         _run.log_media("roc", Figure(figure, dpi=120), step)
 
     Args:
         figure: The figure.
         caption: Text below it.
-        dpi: Pixels an inch; None takes the figure's.
+        dpi: Pixels per inch; None for those of the figure.
 
     Raises:
         MediaError: If it has no `savefig`, or that does not make a PNG file.
@@ -125,32 +128,31 @@ class Figure(Media):
                 f"Figure: got a {type(figure).__name__}, expected a figure of matplotlib; give other plots as an "
                 "Image of their pixels"
             )
+        self.caption = caption
         stream = io.BytesIO()
         figure.savefig(stream, format="png", **({} if dpi is None else {"dpi": dpi}))
         try:
             width, height = png_size(stream.getvalue())
         except ValueError as error:
             raise MediaError(f"Figure: savefig of {type(figure).__name__}: {error}; give an Image instead") from error
-        meta = {"width": width, "height": height} | ({} if caption is None else {"caption": str(caption)})
-        self._content = Content(stream.getvalue(), ".png", "image/png", meta)
+        self._content = Content(stream.getvalue(), ".png", "image/png", self._described(width=width, height=height))
         self.num_bytes = len(self._content.data)
 
     def encode(self) -> Content:
-        """Give the PNG file."""
         return self._content
 
 
 class Histogram(Media):
-    """A histogram of values of any shape; NaN and infinities are counted apart.
+    """A histogram of values of any shape; NaN and infinities are counted separately.
 
         _run.log_media("weights/first", Histogram(network[0].weight), step)
 
     Args:
         values: Numbers: an array, a tensor, a list.
-        bins: How many bins.
+        bins: Number of bins.
 
     Raises:
-        MediaError: If they are no real numbers, or `bins` is less than 1.
+        MediaError: If the values are no real numbers, or `bins` is less than 1.
     """
 
     kind = "histogram"
@@ -162,19 +164,19 @@ class Histogram(Media):
         if not are_numbers(self._snapshot.dtype):
             raise MediaError(f"Histogram: got values of type {self._snapshot.dtype}, expected numbers")
         self._bins = bins
-        self._made: dict[str, Any] | None = None
+        self._counted: dict[str, Any] | None = None
         self.num_bytes = self._snapshot.num_bytes
 
     @classmethod
     def from_counts(cls, counts: Sequence[float], edges: Sequence[float]) -> Histogram:
-        """Return a histogram counted elsewhere, such as by `numpy.histogram`.
+        """Return a histogram of counts that you have, such as those of `numpy.histogram`.
 
         Args:
-            counts: (n,) what lies in each bin.
+            counts: (n,) number of values in each bin; fractions are allowed.
             edges: (n + 1,) bounds of the bins, rising.
 
         Raises:
-            MediaError: If they do not fit together.
+            MediaError: If the shapes do not fit, the edges do not rise, or a count is negative or not finite.
         """
         numbers = snapshot(counts, "Histogram").array().astype(np.float64)
         bounds = snapshot(edges, "Histogram").array().astype(np.float64)
@@ -186,15 +188,14 @@ class Histogram(Media):
             )
         if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
             raise MediaError("Histogram: got counts that are negative, NaN or infinite, expected numbers from 0")
-        made = cls(())
-        made._made = binned(numbers, bounds)
-        return made
+        histogram = cls(())
+        histogram._counted = binned(numbers, bounds)
+        return histogram
 
     def encode(self) -> Content:
-        """Make the JSON file: edges, counts, num, min, max, mean (of the finite values), nan, inf, -inf."""
-        made = self._made or count_values(self._snapshot.array(), self._bins)
-        meta = {"num": made["num"], "bins": len(made["counts"])}
-        return Content(json.dumps(made, allow_nan=False).encode(), ".json", "application/json", meta)
+        counted = self._counted or count_values(self._snapshot.array(), self._bins)
+        meta = {"num": counted["num"], "bins": len(counted["counts"])}
+        return Content(json.dumps(counted, allow_nan=False).encode(), ".json", "application/json", meta)
 
 
 class Text(Media):
@@ -206,7 +207,7 @@ class Text(Media):
         text: The text.
 
     Raises:
-        MediaError: If it is none.
+        MediaError: If it is no str.
     """
 
     kind = "text"
@@ -214,13 +215,12 @@ class Text(Media):
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise MediaError(f"Text: got a {type(text).__name__}, expected a str; write Text(str(value))")
-        # What no encoding has, such as half of a surrogate pair, is shown as a question mark.
+        # Half of a surrogate pair, which UTF-8 cannot encode, becomes a question mark.
         self._data = text.encode("utf-8", "replace")
         self._meta = {"num_chars": len(text)}
         self.num_bytes = len(self._data)
 
     def encode(self) -> Content:
-        """Make the text file."""
         return Content(self._data, ".txt", "text/plain; charset=utf-8", self._meta)
 
 
@@ -229,14 +229,14 @@ class Html(Media):
 
         _run.log_media("attention", Html("<p>the <b>cat</b> sat</p>"), step)
 
-    The board shows it in a sandbox: no script of it runs, and nothing is loaded from elsewhere. Styles may be in it,
+    The board shows it in a sandbox: its scripts do not run, and nothing is loaded from elsewhere. It may hold styles,
     and images as `data:` URLs.
 
     Args:
         text: The page, or a part of one.
 
     Raises:
-        MediaError: If it is no text, or empty.
+        MediaError: If it is no str, empty, or larger than 512 MiB.
     """
 
     kind = "html"
@@ -250,45 +250,48 @@ class Html(Media):
         check_size("Html", self.num_bytes)
 
     def encode(self) -> Content:
-        """Make the HTML file."""
         return Content(self._data, ".html", "text/html; charset=utf-8", {})
 
 
-def check_size(what: str, num_bytes: int, most: int | None = None) -> None:
-    """Refuse a medium whose file would be too large.
+def check_size(kind: str, num_bytes: int, most: int | None = None) -> None:
+    """Reject a medium whose file would be too large.
 
     Args:
-        what: The kind, for the error.
-        num_bytes: Size of what the file is made of.
-        most: What it may be; None for `MAX_BYTES`.
+        kind: Name of the class, for the message.
+        num_bytes: Size of the data for the file.
+        most: Maximum size; None for `MAX_BYTES`.
 
     Raises:
-        MediaError: If it is more.
+        MediaError: If the size is greater.
     """
     most = MAX_BYTES if most is None else most
     if num_bytes > most:
         raise MediaError(
-            f"{what}: got {num_bytes / 2**20:.0f} MiB, expected {most // 2**20} MiB at most; log a part of it, or "
+            f"{kind}: got {num_bytes / 2**20:.0f} MiB, expected {most // 2**20} MiB at most; log a part of it, or "
             "keep the file by _run.add_artifact(path)"
         )
 
 
-def snapshot(values: Any, what: str) -> Snapshot:
-    """Return a copy of an array.
+def snapshot(values: Any, kind: str) -> Snapshot:
+    """Copy an array, a tensor or nested lists as they are now; see `Snapshot`.
 
     Args:
         values: The array.
-        what: Who asks, for the error.
+        kind: Name of the class that copies, for the message.
 
     Raises:
-        MediaError: If it is none.
+        MediaError: If the values form no array, such as lists of different lengths.
     """
     try:
         return Snapshot(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise MediaError(f"{what}: got a {type(values).__name__} that is no array of numbers: {error}") from error
+        raise MediaError(f"{kind}: got a {type(values).__name__} that is no array of numbers: {error}") from error
 
 
 def are_numbers(dtype: str) -> bool:
-    """Tell whether a type of `Snapshot` is one of real numbers."""
+    """Tell whether arrays of a type hold real numbers or booleans.
+
+    Args:
+        dtype: The name of the type, as in `Snapshot.dtype`.
+    """
     return dtype == "bool" or "int" in dtype or "float" in dtype

@@ -1,4 +1,4 @@
-"""Pixels of images and videos: the order of their channels, and the values that are colours."""
+"""Pixels and samples: the order of channels, the range of values, and their conversion to integers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import numpy as np
 from observers.errors import MediaError
 from observers.media.snapshots import Snapshot
 
-__all__ = ["as_bytes", "check_pixels", "cut_off", "has_channels_first"]
+__all__ = ["as_bytes", "as_integers", "check_pixels", "cut_off", "has_channels_first"]
 
-# Floats that a calculation put this far outside of [0, 1] are meant to be inside.
+# Floats this far outside of their range count as inside: rounding put them there.
 _TOLERANCE = 1e-4
 
 
 def has_channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
-    """Tell whether an image of that shape is (C, H, W), and not (H, W) or (H, W, C); None if it is no image.
+    """Tell whether the channels of an image come first, as in (C, H, W); False for (H, W) and (H, W, C).
 
-    Where both ends could be channels, a tensor of torch has them first and an array of numpy last.
+    Args:
+        shape: The shape; 1, 3 and 4 are numbers of channels.
+        is_tensor: Where both ends could be channels, a tensor of torch has them first and an array of numpy last.
+
+    Returns:
+        None if no image has this shape.
     """
     last, first = len(shape) == 3 and shape[-1] in (1, 3, 4), len(shape) == 3 and shape[0] in (1, 3, 4)
     if 0 in shape or not (len(shape) == 2 or last or first):
@@ -26,12 +31,12 @@ def has_channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | Non
     return first and (is_tensor or not last)
 
 
-def check_pixels(what: str, pixels: Snapshot) -> None:
-    """Refuse values that are not pixels; the range of those on a GPU is not known yet.
+def check_pixels(kind: str, pixels: Snapshot) -> None:
+    """Reject values that are not pixels; the range of those on a GPU is not known yet.
 
     Args:
-        what: The kind, for the error.
-        pixels: The pixels.
+        kind: Name of the class, for the message.
+        pixels: The pixels, of any shape.
 
     Raises:
         MediaError: If they are neither uint8 nor bool nor floats from 0 to 1.
@@ -39,34 +44,52 @@ def check_pixels(what: str, pixels: Snapshot) -> None:
     dtype = pixels.dtype
     if dtype not in ("uint8", "bool") and "float" not in dtype:
         raise MediaError(
-            f"{what}: got values of type {dtype}, expected uint8, bool, or floats from 0 to 1; convert them"
+            f"{kind}: got values of type {dtype}, expected uint8, bool, or floats from 0 to 1; convert them"
         )
-    if not pixels.on_device and 0 not in pixels.shape and cut_off(pixels.array()):
-        low, high = _range(pixels.array())
+    if not pixels.on_device and 0 not in pixels.shape and (outside := cut_off(pixels.array())):
+        low, high = map(float, outside["cut_off_from"])
         raise MediaError(
-            f"{what}: got floats from {low:.6g} to {high:.6g}, expected 0 to 1; undo the normalization, scale "
+            f"{kind}: got floats from {low:.6g} to {high:.6g}, expected 0 to 1; undo the normalization, scale "
             "them as (x - x.min()) / (x.max() - x.min()), or give uint8"
         )
 
 
-def cut_off(pixels: np.ndarray) -> dict[str, Any]:
-    """Return what `meta` says of pixels that are outside of 0 to 1; nothing if none is."""
-    if pixels.dtype == np.uint8 or pixels.dtype.kind == "b":
+def cut_off(values: np.ndarray, least: float = 0.0) -> dict[str, Any]:
+    """Return the fact for `meta` that values are cut off: `cut_off_from` with the least and the greatest value.
+
+    Args:
+        values: An array that is not empty; only floats can be out of range.
+        least: Lower end of the range, whose upper end is 1.
+
+    Returns:
+        An empty mapping if all values are inside; NaN is outside.
+    """
+    if values.dtype.kind != "f":
         return {}
-    low, high = _range(pixels)
-    return {} if low >= -_TOLERANCE and high <= 1 + _TOLERANCE else {"cut_off_from": [str(low), str(high)]}
+    low, high = float(values.min()), float(values.max())
+    return {} if low >= least - _TOLERANCE and high <= 1 + _TOLERANCE else {"cut_off_from": [str(low), str(high)]}
 
 
 def as_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Return pixels as uint8; what is outside of 0 to 1 is cut off."""
+    """Convert pixels to uint8; floats outside of 0 to 1 are cut off.
+
+    Args:
+        pixels: uint8, bool, or floats, where 1 is full brightness and NaN is black; any shape.
+    """
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype.kind == "b":
         return pixels * np.uint8(255)
-    whole = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-    return np.rint(whole.clip(0, 1) * 255).astype(np.uint8)
+    return as_integers(pixels, 0.0, np.uint8)
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
-    """Return the least and the greatest value; NaN if there is one."""
-    return float(values.min()), float(values.max())
+def as_integers(values: np.ndarray, least: float, dtype: type[np.integer]) -> np.ndarray:
+    """Convert floats to integers, so that 1 becomes the greatest integer; values out of range are cut off.
+
+    Args:
+        values: Floats of any shape; NaN becomes 0.
+        least: Lower end of the range, 0 or -1.
+        dtype: Type of the integers.
+    """
+    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=1.0, neginf=least)
+    return np.rint(finite.clip(least, 1) * np.iinfo(dtype).max).astype(dtype)

@@ -1,4 +1,4 @@
-"""PLY files of points, binary and little-endian, as `PointCloud` writes them; other programs open them, too.
+"""PLY files of points, binary and little-endian, as `PointCloud` writes them; other programs can open them.
 
 Source: http://paulbourke.net/dataformats/ply
 """
@@ -27,7 +27,7 @@ class PlyHeader:
 
     Attributes:
         num_points: Number of points.
-        has_colors: Whether they have colours.
+        has_colors: Whether the points have colours.
         num_bytes: Length of the header.
     """
 
@@ -37,11 +37,11 @@ class PlyHeader:
 
 
 def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
-    """Return a PLY file.
+    """Encode points as a PLY file.
 
     Args:
         points: (n, 3) float32, x, y and z.
-        colors: (n, 3) uint8, red, green and blue; None if they have none.
+        colors: (n, 3) uint8, red, green and blue; None for points without colours.
     """
     rows = np.empty(len(points), _dtype(colors is not None))
     for axis in range(3):
@@ -52,10 +52,13 @@ def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
 
 
 def read_header(stream: BinaryIO) -> PlyHeader:
-    """Return the header of a file, checked against the length of the file; no point is read.
+    """Read the header of a file, and check it against the length of the file; no point is read.
+
+    Args:
+        stream: The file, at its start; its position afterwards is undefined.
 
     Raises:
-        ValueError: If it is no file of `ply_bytes`, or is cut off.
+        ValueError: If `ply_bytes` did not write the file, or it is cut off.
     """
     start = stream.read(_MAX_HEADER)
     lines = start.split(b"\n", 3)
@@ -72,21 +75,24 @@ def read_header(stream: BinaryIO) -> PlyHeader:
             "got a PLY file of another form, expected x, y, z and perhaps red, green, blue, as PointCloud has"
         )
     stream.seek(0, os.SEEK_END)
-    found = (stream.tell() - len(head)) // _dtype(has_colors).itemsize
-    if found != num_points:
-        raise ValueError(f"got a PLY file with {found} points, expected {num_points}, as its header says")
+    num_there = (stream.tell() - len(head)) // _dtype(has_colors).itemsize
+    if num_there != num_points:
+        raise ValueError(f"got a PLY file with {num_there} points, expected {num_points}, as its header says")
     return PlyHeader(num_points, has_colors, len(head))
 
 
 def read_points(stream: BinaryIO, stride: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return points (n, 3) float32 and colours (n, 3) uint8, or None where there are none.
+    """Read points from a file.
 
     Args:
-        stream: The file.
-        stride: 1 for all points, 2 for every second one, and so on; little more than those is held at once.
+        stream: The file, at its start.
+        stride: 1 for all points, 2 for every second one, and so on; memory holds little more than these.
+
+    Returns:
+        Points (n, 3) float32, and colours (n, 3) uint8, or None for points without colours.
 
     Raises:
-        ValueError: If it is no file of `ply_bytes`, or is cut off.
+        ValueError: If `ply_bytes` did not write the file, or it is cut off.
     """
     header = read_header(stream)
     stream.seek(header.num_bytes)

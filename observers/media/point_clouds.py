@@ -18,19 +18,19 @@ _BYTES_OF_POINT = 15
 
 
 class PointCloud(Media):
-    """Points in space, kept as a binary PLY file, which other programs open.
+    """Points in space, kept as a binary PLY file that other programs can open.
 
         _run.log_media("scan", PointCloud(points, colors), step)
 
     Args:
         points: (N, 3) x, y and z: an array or a tensor of finite numbers, kept with 32 bits.
-        colors: (N, 3) red, green and blue, if there are any: uint8, or floats from 0 to 1.
+        colors: (N, 3) red, green and blue: uint8, or floats from 0 to 1; None for points without colours.
         caption: Text below it.
 
     Raises:
-        MediaError: If shape, type or range is another one, or there are more than 35 million points. Whether a tensor
-            on a GPU is finite is known only when the file is made; points that are not are then left out, and `meta`
-            says so: `left_out: 5`.
+        MediaError: If shape, type or range is another one, or there are more than 35 million points. The values of a
+            tensor on a GPU are known only when the file is made; points that are not finite are then left out, and
+            `meta` has their number: `left_out: 5`.
     """
 
     kind = "point_cloud"
@@ -38,7 +38,7 @@ class PointCloud(Media):
     def __init__(self, points: Any, colors: Any = None, caption: str | None = None) -> None:
         self._points = snapshot(points, "PointCloud")
         self._colors = None if colors is None else snapshot(colors, "PointCloud")
-        self.caption = caption if caption is None else str(caption)
+        self.caption = caption
         shape = self._points.shape
         if len(shape) != 2 or shape[1] != 3 or not shape[0] or not are_numbers(self._points.dtype):
             raise MediaError(
@@ -61,18 +61,16 @@ class PointCloud(Media):
             )
 
     def encode(self) -> Content:
-        """Make the PLY file."""
         points = _as_floats(self._points.array())
-        colors, meta = None, {}
+        colors, facts = None, {}
         if self._colors is not None:
             values = self._colors.array()
-            colors, meta = as_bytes(values), cut_off(values)
+            colors, facts = as_bytes(values), cut_off(values)
         good = _are_finite(points)
         if not good.all():
-            meta["left_out"] = int((~good).sum())
+            facts["left_out"] = int((~good).sum())
             points, colors = points[good], None if colors is None else colors[good]
-        meta |= {"num_points": len(points), "has_colors": colors is not None}
-        meta |= {} if self.caption is None else {"caption": self.caption}
+        meta = self._described(**facts, num_points=len(points), has_colors=colors is not None)
         return Content(ply_bytes(points, colors), ".ply", "model/ply", meta)
 
 

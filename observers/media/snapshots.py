@@ -1,4 +1,4 @@
-"""Copies of arrays as they are now: of numpy's at once, of a GPU's tensors without waiting for the GPU."""
+"""Copies of arrays as they are now; tensors on a GPU are copied without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """A copy of an array, of a tensor (by what it can do: torch is not imported), or of nested lists.
+    """A copy of an array, of a tensor (recognized by its methods: torch is not imported), or of nested lists.
 
     A tensor on a GPU is copied there, and fetched by `array`, which waits for it.
 
@@ -21,7 +21,7 @@ class Snapshot:
         num_bytes: The size of the copy.
 
     Raises:
-        ValueError, TypeError: If it is no array, such as lists of different lengths.
+        ValueError, TypeError: If the values form no array, such as lists of different lengths.
     """
 
     def __init__(self, values: Any) -> None:
@@ -40,7 +40,7 @@ class Snapshot:
         self.shape = tuple(self._values.shape)
 
     def array(self) -> np.ndarray:
-        """Return the values; those on a GPU are waited for, and then held no longer."""
+        """Return the values; wait for those on a GPU, and free its memory."""
         if self.on_device:
             if self._ready is not None:
                 self._ready.synchronize()
@@ -56,7 +56,7 @@ def _to_numpy(tensor: Any) -> np.ndarray:
 
 
 def _event_behind(tensor: Any) -> Any:
-    """Return what happens once the current stream has made the copy: the thread of heartbeats fetches by another."""
+    """Return an event after the copy in the current stream: the thread of heartbeats fetches it in another stream."""
     cuda = sys.modules["torch"].cuda
     event = cuda.Event()
     event.record(cuda.current_stream(tensor.device))

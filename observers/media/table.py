@@ -25,8 +25,8 @@ class Table(Media):
         _run.log_media("cases", Table(["image", "class"], [[Image(x), "cat"]]), step)
 
     Args:
-        columns: Names of the columns, each once.
-        rows: Rows of as many cells: numbers, texts, None, or an `Image`.
+        columns: Names of the columns, without duplicates.
+        rows: Rows with a cell for each column: a number, a text, None, or an `Image`.
 
     Raises:
         MediaError: If a row has another length, or a cell holds something else.
@@ -68,7 +68,7 @@ class Table(Media):
         return cell.num_bytes if isinstance(cell, Image | Snapshot) else len(cell) if isinstance(cell, str) else 8
 
     def encode(self) -> Content:
-        """Make the JSON file, and those of its images; see `observers.record.media_record.read_table`."""
+        # `observers.record.media_record.read_table` reads it.
         images: dict[str, Content] = {}
         rows = [[_written(cell, images) for cell in row] for row in self._rows]
         data = json.dumps({"columns": self.columns, "rows": rows}, allow_nan=False).encode()
@@ -77,7 +77,7 @@ class Table(Media):
 
 
 def _written(cell: Any, images: dict[str, Content]) -> Any:
-    """Return a cell as JSON holds it; the file of an image goes into `images`."""
+    """Return a cell as JSON holds it; add the file of an image to `images`."""
     if isinstance(cell, Image):
         content = cell.encode()
         images[content.file] = content
@@ -86,7 +86,7 @@ def _written(cell: Any, images: dict[str, Content]) -> Any:
         cell = cell.array().item()
     if isinstance(cell, int) and is_unwritable(cell):
         _log.warning(
-            "Table: an integer of more than %s digits is noted as text, in hexadecimal ones", f"{MAX_DIGITS:,}"
+            "Table: an integer of more than %s digits is recorded as text, in hexadecimal digits", f"{MAX_DIGITS:,}"
         )
         return storable_integer(cell)
     if isinstance(cell, float) and not math.isfinite(cell):

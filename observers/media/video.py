@@ -17,31 +17,31 @@ from observers.record.media_entry import Content
 
 __all__ = ["Video"]
 
-# Browsers show frames of 10 ms and less as long as those of 100 ms.
+# Browsers show a frame of 10 ms or less for 100 ms.
 _LEAST_FPS, _MOST_FPS = 0.01, 90
-# Packing takes some seconds for so many, on the thread of the heartbeats.
+# Packing as many takes some seconds of the thread of the heartbeats.
 _MAX_FRAME_BYTES = 2**27
 
 
 class Video(Media):
-    """A video without sound. Its frames are kept as they are, as an animated PNG file.
+    """A video without sound, kept without loss as an animated PNG file.
 
         _run.log_media("episode", Video(frames, fps=30), step)
 
-    Every browser, and TensorBoard, shows such a file as an image that moves. It packs no better than images do: for
-    more than some hundred frames, encode them yourself, and log `Video.from_file("episode.mp4")`.
+    Every browser, and TensorBoard, shows such a file as a moving image. It packs no better than single images: encode
+    more than some hundred frames yourself, and log `Video.from_file("episode.mp4")`.
 
     Args:
         frames: An array or a tensor: (T, H, W), (T, H, W, C) or (T, C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA).
             Where both could be channels, a tensor of torch has them first and an array of numpy last, as in `Image`.
             uint8, bool, or floats from 0 to 1.
-        fps: Frames a second, from 0.01 to 90.
+        fps: Frames per second, from 0.01 to 90.
         caption: Text below it.
 
     Raises:
         MediaError: If shape, type, range or rate is another one, or the frames have more than 128 MiB as bytes. The
-            range of a tensor on a GPU is known only when the file is made; what lies outside is then cut off, and
-            `meta` says so: `cut_off_from: [min, max]`.
+            range of a tensor on a GPU is known only when the file is made; values outside are then cut off, and `meta`
+            has `cut_off_from: [min, max]`.
     """
 
     kind = "video"
@@ -51,7 +51,7 @@ class Video(Media):
     def __init__(self, frames: Any, fps: float, caption: str | None = None) -> None:
         self._fps = _rate(fps)
         self._frames = snapshot(frames, "Video")
-        self.caption = caption if caption is None else str(caption)
+        self.caption = caption
         self.num_bytes = self._frames.num_bytes
         check_pixels("Video", self._frames)
         shape = self._frames.shape
@@ -68,14 +68,14 @@ class Video(Media):
 
     @classmethod
     def from_file(cls, file: str | os.PathLike[str] | bytes, caption: str | None = None) -> Video:
-        """Return a video that was encoded elsewhere; it is read at once, and kept as it is.
+        """Return a video that is encoded already; it is read at once, and kept as it is.
 
         Args:
             file: An MP4 or WebM file: its path, or its bytes.
             caption: Text below it.
 
         Raises:
-            MediaError: If it is no such file, cannot be read, or has more than 512 MiB.
+            MediaError: If it is no such file, cannot be read, or is larger than 512 MiB.
         """
         data = bytes(file) if isinstance(file, bytes | bytearray | memoryview) else _read(file)
         check_size("Video", len(data))
@@ -88,27 +88,24 @@ class Video(Media):
                 f"Video: got data that begin with {data[:12]!r}, expected an MP4 or WebM file; encode it as one, or "
                 "give frames"
             )
-        made = cls.__new__(cls)
-        made.caption = caption if caption is None else str(caption)
-        made._file = Content(
-            data, suffix, f"video/{suffix[1:]}", {} if made.caption is None else {"caption": made.caption}
-        )
-        made.num_bytes = len(data)
-        return made
+        video = cls.__new__(cls)
+        video.caption = caption
+        video._file = Content(data, suffix, f"video/{suffix[1:]}", video._described())
+        video.num_bytes = len(data)
+        return video
 
     def encode(self) -> Content:
-        """Make the file; give the one that there was."""
         if self._file is not None:
             return self._file
         values = self._frames.array()
-        meta = cut_off(values)
+        outside = cut_off(values)
         if values.ndim == 3:
             values = values[..., None]
         elif self._channels_first:
             values = np.moveaxis(values, 1, -1)
         num_frames, height, width, channels = values.shape
-        meta |= {"width": width, "height": height, "channels": channels, "num_frames": num_frames, "fps": self._fps}
-        meta |= {} if self.caption is None else {"caption": self.caption}
+        size = {"width": width, "height": height, "channels": channels}
+        meta = self._described(**outside, **size, num_frames=num_frames, fps=self._fps)
         return Content(animated_png_bytes(map(as_bytes, values), self._fps), ".png", "image/png", meta)
 
 

@@ -208,7 +208,7 @@ def _exclusions(excluded: Sequence[ExcludedRun]) -> Iterator[str]:
     """Yield a note for each reason for which runs are excluded."""
     ids_of: dict[str, list[str]] = {}
     for entry in excluded:
-        ids_of.setdefault("not readable as a whole" if entry.run.problem else entry.reason, []).append(entry.run.id)
+        ids_of.setdefault("not readable completely" if entry.run.problem else entry.reason, []).append(entry.run.id)
     for reason, ids in ids_of.items():
         lack = reason.removeprefix("has no ")
         yield f"{f'left out: {reason}' if lack == reason else f'without {lack}'}: {_listed(ids)}"

@@ -150,5 +150,7 @@ def test_folder_that_cannot_be_written_is_refused(tmp_path, study, spec):
 
 def test_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, study, spec):
     monkeypatch.setitem(__import__("sys").modules, "plotly", None)
-    with pytest.raises(MissingExtraError, match=r"a plot of a sweep needs the package 'plotly', .*'\.\[sweeps\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"a plot of a sweep needs the package 'plotly', .*'sacristan\[sweeps\]'"
+    ):
         draw(study, tmp_path, "none", spec)
