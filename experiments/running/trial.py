@@ -60,25 +60,24 @@ class Trial:
         self._pruned: str | None = None
 
     def wait_for_begin(self) -> None:
-        """Ask the agent of a sweep whether the run may begin, ahead of its record.
+        """Ask the worker that started this process whether the run may begin, before it is recorded.
 
         Raises:
-            ConcurrentRunError: If the trial is another agent's by now, or may be, as the agent is gone.
+            ConcurrentRunError: If another worker has the run by now, or may have, because the worker is gone.
         """
         if not self._asks:
             return
         with self._lock:
             self._tell({"kind": "ready", "lease": lease(1.0)})
             answer = self._answer()
-        if not answer.get("begin") and self.note is not None:
-            why = (
-                "another agent has this trial by now"
-                if answer
-                else "its agent is gone, so another one may have this trial"
-            )
-            raise ConcurrentRunError(
-                f"trial {self.note['trial']}, attempt {self.note['attempt']}: {why}; nothing was recorded"
-            )
+        if answer.get("begin"):
+            return
+        name, worker, task = "queued run", "worker", "run"
+        if self.note is not None:
+            name, worker, task = f"trial {self.note['trial']}, attempt {self.note['attempt']}", "agent", "trial"
+        gone = f"its {worker} is gone, so another one may have this {task}"
+        why = f"another {worker} has this {task} by now" if answer else gone
+        raise ConcurrentRunError(f"{name}: {why}; nothing was recorded")
 
     def begin(self, uid: str | None, folder: str | None) -> None:
         """Tell that the run has started."""

@@ -26,7 +26,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
     ranks/               of a run of several processes what each but rank 0 printed, as `NUMBER.txt`; each written by
                          that process, append-only
-    claims/              which workers have taken a run of a queue, as `NUMBER.json`; each written once
+    claims/              which worker has taken each attempt at a queued run, as `NUMBER.json`, written once; and the
+                         lease of the process that it started, as `NUMBER.lease`
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is

@@ -1,192 +1,274 @@
-"""Claims on the runs of a queue: each is taken by one worker alone, of however many, on whatever machines.
+"""Claims: who runs which attempt at a task, so that at most one process does, on however many machines.
 
-The first attempt at a run is claim 1, the next one claim 2, and so on. A claim says who made it, and when, and is never
-changed. In a folder, claim 2 is the file `claims/2.json` of the record, which the file system makes once only; in a
-database it is the second entry of `claims` in the run's document, which is pushed on the condition that there is one.
+A task is a run of a queue or a point of a sweep. An attempt is claimed once, by whoever is first: in a folder its file
+is linked once, in a database its entry is added on a condition. A claim names its owner, whose lease says whether it
+lives.
+
+A process that is about to begin a run asks the owner of its claim. The owner notes the lease of the process, then
+checks that nobody has claimed a later attempt. A successor claims the next attempt, then waits for the processes noted
+on earlier ones. So either the process is refused, or its successor waits for it.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import dataclasses
 import json
+import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from observers.record.atomic_file import write_once
+from observers.record.atomic_file import replacing, sync_file
 from observers.record.identity import is_alive, lease
-from observers.record.journal import Journal
 from observers.record.json_text import parse_json
-from observers.record.locking import locked
 from observers.record.regular_file import read_regular
-from observers.record.schema import CLAIMS, RUN
 from runs.errors import StoreError
-from runs.stores.run import HELD
 
-__all__ = ["Claims", "FolderClaims", "MongoClaims", "is_pending"]
+__all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending", "write_once"]
 
-# From its claim to its start a run imports its packages. Another machine's claim that stood for ten times as many
-# seconds without a start is taken for one of a worker that was killed.
+# A run imports its packages between its claim and its start. A claim from another machine that stood for ten times as
+# many seconds without a start belongs to a worker that was killed.
 _START_BOUND_S = 60.0
 
 
-class Claims(Protocol):
-    """The claims on one run."""
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """The claim of one attempt.
 
-    def listed(self) -> list[Mapping[str, Any]]:
-        """Return those that were made, the first one first."""
+    Attributes:
+        attempt: Its number.
+        owner: Name of the agent of a sweep, which keeps its lease elsewhere; empty for a worker of a queue.
+        lease: Lease of the worker of a queue, as of the claim; empty for an agent, or if the claim is damaged.
+        process: Lease of the process that last asked to begin this attempt; None before that.
+    """
 
-    def add(self, number: int, *, is_begun: bool = False) -> bool:
-        """Make the claim of a number; return whether nobody else has made it.
+    attempt: int
+    owner: str = ""
+    lease: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    process: Mapping[str, Any] | None = None
 
-        Args:
-            number: One more than there are.
-            is_begun: Whether the run has begun before; one that is thought to be queued may have, elsewhere.
+
+class Claims(abc.ABC):
+    """The claims on the attempts at one task. Attempts follow each other without gaps."""
+
+    @abc.abstractmethod
+    def listed(self) -> list[Claim]:
+        """Return the claims, first attempt first.
+
+        Raises:
+            StoreError: If the store cannot be read, or does not have the task.
         """
 
-    def release(self, number: int) -> None:
-        """Take back the claim that this worker made last."""
+    @abc.abstractmethod
+    def add(self, attempt: int) -> bool:
+        """Claim an attempt for this owner, once and for all.
 
-    def fail(self, reason: list[str]) -> None:
-        """Write FAILED into a run that was never started, and the lines that say why."""
+        Args:
+            attempt: The number that follows the last claim.
 
-    def enqueue(self) -> None:
-        """Write QUEUED into a run that is HELD."""
+        Returns:
+            Whether this owner has it; False if another one was quicker.
+
+        Raises:
+            StoreError: If the claim cannot be written.
+        """
+
+    @abc.abstractmethod
+    def release(self, attempt: int) -> None:
+        """Take back the last claim, which this owner made and whose run has not begun."""
+
+    @abc.abstractmethod
+    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
+        """Note the lease of a process in the claim of an attempt."""
+
+    def is_last(self, attempt: int) -> bool:
+        """Tell whether an attempt that this owner claimed is still the last one."""
+        claims = self.listed()
+        return bool(claims) and claims[-1].attempt == attempt
+
+    def begin(self, attempt: int, process: Mapping[str, Any]) -> bool:
+        """Decide whether a process may begin the run of an attempt, and note its lease.
+
+        Args:
+            attempt: An attempt that this owner has claimed.
+            process: Lease of the process.
+
+        Returns:
+            False if another owner has claimed a later attempt, so that this process must record nothing.
+
+        Raises:
+            StoreError: If the store cannot be asked.
+        """
+        self._note_process(attempt, process)
+        return self.is_last(attempt)
+
+    def earlier_processes(self, attempt: int) -> list[Mapping[str, Any]]:
+        """Return the leases of processes that asked to begin attempts before this one."""
+        return [claim.process for claim in self.listed() if claim.attempt < attempt and claim.process is not None]
 
 
-class FolderClaims:
-    """Claims in the folder of a run."""
+class FolderClaims(Claims):
+    """Claims in files: `claims/2.json` and `claims/2.lease` of a run, `claims/000017.2` and so on of a sweep's point.
 
-    def __init__(self, folder: Path) -> None:
-        self._run = folder
-        self._folder = folder / CLAIMS
+    Args:
+        folder: Folder of the files; created by the first claim.
+        first: Number of the first attempt.
+        stem: Begins the names of the files of this task.
+        suffix: Ends the name of a claim.
+        owner: Name that claims are made in; empty writes the lease of this process instead.
+    """
 
-    def listed(self) -> list[Mapping[str, Any]]:
-        """See `Claims`."""
-        found: list[Mapping[str, Any]] = []
+    def __init__(self, folder: Path, *, first: int = 1, stem: str = "", suffix: str = ".json", owner: str = "") -> None:
+        self._folder, self._first, self._stem, self._suffix, self._owner = folder, first, stem, suffix, owner
+
+    def listed(self) -> list[Claim]:
+        claims: list[Claim] = []
         with contextlib.suppress(FileNotFoundError):
             while True:
-                found.append(_parsed(read_regular(self._folder / f"{len(found) + 1}.json")))
-        return found
+                attempt = self._first + len(claims)
+                content = read_regular(self._path(attempt))
+                claims.append(_claim(attempt, content, self._process(attempt)))
+        return claims
 
-    def add(self, number: int, *, is_begun: bool = False) -> bool:
-        """See `Claims`."""
+    def add(self, attempt: int) -> bool:
+        content = self._owner or json.dumps(_own_lease())
         try:
             self._folder.mkdir(exist_ok=True)
-            return write_once(self._folder / f"{number}.json", json.dumps(_claim()).encode(), durable=False)
+            return write_once(self._path(attempt), content.encode(), durable=False)
         except OSError as error:
             raise StoreError(f"{self._folder} cannot be written ({error.strerror}); check its permissions") from error
 
-    def release(self, number: int) -> None:
-        """See `Claims`."""
-        (self._folder / f"{number}.json").unlink(missing_ok=True)
+    def release(self, attempt: int) -> None:
+        for path in (self._path(attempt), self._lease_path(attempt)):
+            path.unlink(missing_ok=True)
 
-    def fail(self, reason: list[str]) -> None:
-        """See `Claims`."""
-        at = datetime.now(UTC).replace(tzinfo=None).isoformat()
-        self._change("QUEUED", {"status": "FAILED", "stop_time": at, "fail_trace": reason})
+    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
+        with replacing(self._lease_path(attempt), durable=False) as stream:
+            stream.write(json.dumps(process).encode())
 
-    def enqueue(self) -> None:
-        """See `Claims`."""
-        self._change(HELD, {"status": "QUEUED"})
+    def _process(self, attempt: int) -> Mapping[str, Any] | None:
+        with contextlib.suppress(OSError, ValueError):  # a power cut that damages it ended the process as well
+            process = parse_json(read_regular(self._lease_path(attempt)))
+            return process if isinstance(process, dict) else None
+        return None
 
-    def _change(self, before: str, entries: Mapping[str, Any]) -> None:
-        with contextlib.suppress(BlockingIOError), locked(self._run, wait=False):
-            run = parse_json(read_regular(self._run / RUN))
-            if run["status"] == before:
-                journal = Journal(self._run)
-                journal.write(RUN, {**run, **entries})
-                journal.close()
+    def _path(self, attempt: int) -> Path:
+        return self._folder / f"{self._stem}{attempt}{self._suffix}"
+
+    def _lease_path(self, attempt: int) -> Path:
+        return self._folder / f"{self._stem}{attempt}.lease"
 
 
-class MongoClaims:
-    """Claims in the document of a run.
+class RunClaims(Claims):
+    """Claims in the document of a queued run: the first attempt is the first entry of its list `claims`.
 
     Args:
         runs: The collection of runs.
         uid: The run's uid.
-        where: What the database is called in messages.
+        where: Name of the database in messages.
+        is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
     """
 
-    def __init__(self, runs: Any, uid: str, where: str) -> None:
-        self._runs = runs
-        self._uid = uid
-        self._where = where
+    def __init__(self, runs: Any, uid: str, where: str, *, is_begun: bool = False) -> None:
+        self._runs, self._uid, self._where, self._is_begun = runs, uid, where, is_begun
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        from pymongo.errors import PyMongoError
-
-        from observers.mongo.destination import explain
-
-        try:
-            yield
-        except PyMongoError as error:
-            raise StoreError(
-                f"MongoDB at {self._where}, where the run was queued, too, cannot be asked who has taken it: "
-                f"{explain(error)}; give its URL: -- -m URL"
-            ) from error
-
-    def listed(self) -> list[Mapping[str, Any]]:
-        """See `Claims`.
-
-        Raises:
-            StoreError: If the database cannot be asked, or has no such run.
-        """
-        with self._errors():
+    def listed(self) -> list[Claim]:
+        with asking(self._where):
             document = self._runs.find_one({"uid": self._uid}, {"claims": 1})
         if document is None:
             raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: python -m runs sync")
-        found = document.get("claims")
-        return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+        entries = document.get("claims")
+        entries = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+        return [Claim(number, lease=entry, process=entry.get("process")) for number, entry in enumerate(entries, 1)]
 
-    def add(self, number: int, *, is_begun: bool = False) -> bool:
-        """See `Claims`."""
-        before: dict[str, Any] = {"uid": self._uid, "status": {"$ne": "QUEUED"} if is_begun else "QUEUED"}
-        before |= {"claims": {"$size": number - 1}} if number > 1 else {"claims.0": {"$exists": False}}
-        with self._errors():
-            return bool(self._runs.update_one(before, {"$push": {"claims": _claim()}}).modified_count)
+    def add(self, attempt: int) -> bool:
+        condition: dict[str, Any] = {"uid": self._uid, "status": {"$ne": "QUEUED"} if self._is_begun else "QUEUED"}
+        condition |= {"claims": {"$size": attempt - 1}} if attempt > 1 else {"claims.0": {"$exists": False}}
+        change = {"$push": {"claims": _own_lease()}}
+        with asking(self._where):
+            return bool(self._runs.update_one(condition, change).modified_count)
 
-    def release(self, number: int) -> None:
-        """See `Claims`."""
-        with self._errors():
-            self._runs.update_one({"uid": self._uid, "claims": {"$size": number}}, {"$pop": {"claims": 1}})
+    def release(self, attempt: int) -> None:
+        condition = {"uid": self._uid, "claims": {"$size": attempt}}
+        with asking(self._where):
+            self._runs.update_one(condition, {"$pop": {"claims": 1}})
 
-    def fail(self, reason: list[str]) -> None:
-        """See `Claims`."""
-        change = {"status": "FAILED", "stop_time": datetime.now(UTC).replace(tzinfo=None), "fail_trace": reason}
-        with self._errors():
-            self._runs.update_one({"uid": self._uid, "status": "QUEUED"}, {"$set": change})
-
-    def enqueue(self) -> None:
-        """See `Claims`."""
-        with self._errors():
-            self._runs.update_one({"uid": self._uid, "status": HELD}, {"$set": {"status": "QUEUED"}})
+    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
+        name = f"claims.{attempt - 1}"
+        condition, change = {"uid": self._uid, name: {"$exists": True}}, {"$set": {f"{name}.process": dict(process)}}
+        with asking(self._where):
+            self._runs.update_one(condition, change)
 
 
-def is_pending(claim: Mapping[str, Any], began: float | None) -> bool:
-    """Tell whether whoever made a claim may still be about to start the run.
+@contextlib.contextmanager
+def asking(where: str) -> Iterator[None]:
+    """Turn errors of the database that a queued run is delivered to into a StoreError; `where` names it in messages."""
+    from pymongo.errors import PyMongoError
+
+    from observers.mongo.destination import explain
+
+    try:
+        yield
+    except PyMongoError as error:
+        raise StoreError(
+            f"MongoDB at {where}, where the run was queued, too, cannot be asked who has taken it: {explain(error)}; "
+            "give its URL: -- -m URL"
+        ) from error
+
+
+def is_pending(claim: Claim, began: float | None) -> bool:
+    """Tell whether the worker that made a claim, or the process that it started, may still begin the run.
 
     Args:
-        claim: The last one.
+        claim: The last claim on a run of a queue.
         began: When the run last began, in seconds since 1970; None if it never did.
     """
-    at = claim.get("heartbeat")
+    at = claim.lease.get("heartbeat")
     if began is not None and isinstance(at, int | float) and at <= began:
-        return False  # it was started, and has ended since
-    return is_alive(claim)
+        return False  # the claim led to that start, and the run has ended since
+    return is_alive(claim.lease) or (claim.process is not None and is_alive(claim.process))
 
 
-def _claim() -> dict[str, Any]:
+def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """Write a file that does not exist yet, whole or not at all.
+
+    Args:
+        path: The file, in a folder that exists.
+        content: Its content.
+        durable: Whether to wait until it is on the disk. A process that is killed never needs that, a power cut does.
+
+    Returns:
+        False if the file exists already; it stays as it is.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            if durable:
+                sync_file(stream.fileno())
+        os.link(temporary, path)  # atomic, on NFS too
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _own_lease() -> dict[str, Any]:
     return lease(_START_BOUND_S) | {"heartbeat": time.time()}
 
 
-def _parsed(data: bytes | str) -> Mapping[str, Any]:
-    """Return a claim; one that is damaged tells nothing, and holds nobody up."""
-    with contextlib.suppress(ValueError):
-        found = parse_json(data)
-        if isinstance(found, dict):
-            return found
-    return {}
+def _claim(attempt: int, content: bytes, process: Mapping[str, Any] | None) -> Claim:
+    """Return the claim of a file: a lease or a name. A damaged one has neither, and keeps nobody from the task."""
+    if content.startswith(b"{"):
+        with contextlib.suppress(ValueError):
+            return Claim(attempt, lease=parse_json(content), process=process)
+    return Claim(attempt, content.decode(errors="replace"), process=process)

@@ -1,8 +1,10 @@
-"""Runs that wait in a store: those that were queued with `-q`, and those of the queue that were cut off."""
+"""`Queue`: the runs of a store that wait to be started: those queued with `-q`, and those of them that were cut off."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from pathlib import Path
@@ -12,68 +14,118 @@ from observers.mongo.destination import Destination, database_in, read_destinati
 from observers.mongo.layout import Collections
 from observers.record.identity import RECORD_TO_VARIABLE, START_VARIABLE
 from observers.record.schema import CONFIG
-from runs.errors import LaunchError, RunsError
+from runs.errors import LaunchError, RunsError, StoreError
 from runs.query.texts import list_text
 from runs.query.times import time_of
 from runs.rerun.launching import Launch, recorded_launch
 from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, resume_launch
+from runs.rerun.wording import end_text, some
 from runs.stores.mongo.run import MongoRun
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 from runs.transfer.copying import copy
-from runs.work.claims import Claims, FolderClaims, MongoClaims, is_pending
+from runs.work.claims import is_pending
+from runs.work.printed import Printed
+from runs.work.queue_entry import QueueEntry
+from runs.work.worker import End, Source, Task
 
-__all__ = ["Queue", "Taken"]
+__all__ = ["Queue", "QueuedTask"]
 
 # What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
 _BY_A_PERSON = "SIGINT"
 
 
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """A run that this worker has taken.
+class QueuedTask(Task):
+    """An attempt at a queued run.
 
-    Attributes:
-        run: As the folder has it that it is recorded in.
+    Args:
+        run: The run, as the folder that it is recorded in has it.
         launch: How it is started.
+        entry: Where it is written down.
         attempt: 1 for the first one.
-        claims: Where it was taken.
         is_resumed: Whether it has begun before.
+        tell: Takes a sentence for the person.
     """
 
-    run: Run
-    launch: Launch
-    attempt: int
-    claims: Claims
-    is_resumed: bool
+    def __init__(
+        self,
+        run: Run,
+        launch: Launch,
+        entry: QueueEntry,
+        *,
+        attempt: int,
+        is_resumed: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.run, self.launch, self.attempt, self.name = run, launch, attempt, run.id
+        self.claims = entry.claims(is_begun=is_resumed)
+        self._entry = dataclasses.replace(entry, folder=run.folder)
+        self._is_resumed, self._tell = is_resumed, tell
 
-    def release(self) -> None:
-        """Leave it to others, as it was."""
-        self.claims.release(self.attempt)
+    def open_output(self) -> Printed:
+        return Printed(tempfile.TemporaryFile())
 
-    def fail(self, reason: list[str]) -> None:
-        """Write FAILED into its record, as it cannot be started."""
-        if self.run.folder is not None and not isinstance(self.claims, FolderClaims):
-            FolderClaims(self.run.folder).fail(reason)
-        self.claims.fail(reason)
+    def started(self) -> None:
+        for note in self.launch.notes:
+            self._tell(note)
+        start = f"resumed, attempt {self.attempt}" if self._is_resumed else "started"
+        self._tell(f"run {self.name} is {start}: {self.run.name} {self.run.command}".rstrip())
+
+    def may_begin(self, process: Any) -> bool:
+        try:
+            return super().may_begin(process)
+        except StoreError:  # a database that is away since the claim keeps no run from its start
+            return True
+
+    def ended(self, end: End) -> bool:
+        if not end.has_begun:
+            return self._has_not_begun(end)
+        try:
+            run = self.run.store.get(self.name)
+            result = "" if run.result is None else f", result {run.result}"
+            self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")
+        except RunsError as error:  # somebody has removed it
+            self._tell(f"run {self.name} has ended ({end_text(end.code)}): {error}")
+            return True
+        return run.status != "FAILED"
+
+    def _has_not_begun(self, end: End) -> bool:
+        """Fail a run that could not be started, unless another worker has taken it over."""
+        with contextlib.suppress(StoreError):
+            if not self.claims.is_last(self.attempt):
+                self._tell(f"run {self.name} was taken over by another worker before it began")
+                return True
+        lines = list(end.lines) or [end_text(end.code)]
+        if self._is_resumed:
+            self._tell(f"run {self.name} was not resumed: {lines[-1]}")
+        else:
+            self._tell(f"run {self.name} FAILED: it could not be started: {lines[-1]}")
+            self._entry.fail(lines)
+        return False
+
+    def interrupted(self, end: End) -> None:
+        if end.has_begun:
+            self.ended(end)
+        else:
+            self.claims.release(self.attempt)
 
 
-class Queue:
-    """The runs of a store that wait to be started, those of the greatest `--priority` first, then the oldest.
+class Queue(Source):
+    """The runs of a store that wait to be started: those of the greatest `--priority` first, then the oldest.
 
     Args:
         store: The store.
-        tell: Takes a sentence for the person: why a run is passed over.
-        retries: How often a run is taken again that was cut off, by a kill or any signal but SIGINT (Ctrl-C).
-        any_sources: Whether runs are started, too, whose sources have changed since they were recorded.
-        record_to: The folder of runs that those of a database are recorded in that have no folder on this machine.
-        settings: What their configs were recorded without: URLs with their passwords.
-        options: Options of the experiments' command lines, in the place of the recorded ones, such as `-m URL`.
+        tell: Takes a sentence for the person: why a run is passed over, how one ended.
+        retries: How often a run is taken again that was cut off by a kill or any signal but SIGINT (Ctrl-C).
+        any_sources: Whether runs are started whose sources have changed since they were recorded.
+        record_to: The folder for runs of a database that have no folder on this machine.
+        settings: URLs with their passwords that configs were recorded without.
+        options: Options for the experiments' command lines, such as `-m URL`; they replace the recorded ones.
 
     Attributes:
-        num_passed_over: Runs that waited, and could not be started, when none was taken last.
+        num_passed_over: Runs that waited when none was taken last, and could not be started.
     """
 
     def __init__(
@@ -88,62 +140,56 @@ class Queue:
         options: Sequence[str] = (),
     ) -> None:
         self.num_passed_over = 0
-        self._store = store
-        self._tell = tell
-        self._retries = retries
-        self._any_sources = any_sources
-        self._record_to = record_to
-        self._settings = list(settings)
-        self._options = list(options)
+        self._store, self._tell, self._retries, self._any_sources = store, tell, retries, any_sources
+        self._record_to, self._settings, self._options = record_to, list(settings), list(options)
         self._told: set[tuple[str, str]] = set()
         self._clients: dict[Destination, Any] = {}
         self._recorded: Store | None = None
 
     def close(self) -> None:
-        """Close the connections that were made for it; the store stays open."""
+        """Close the connections that the queue opened; the store stays open."""
         for client in self._clients.values():
             client.close()
         if self._recorded is not None:
             self._recorded.close()
 
-    def take(self) -> Taken | None:
-        """Take the next run; None if there is none that this worker can start.
+    @property
+    def idle_text(self) -> str:
+        waits = f"{self.num_passed_over} passed over" if self.num_passed_over else "no run waits"
+        return f"{waits}; looking for new ones until Ctrl-C"
 
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+    def take(self) -> QueuedTask | None:
         passed_over = 0
         for run in self._waiting():
             try:
-                taken = self._take(run)
+                task = self._take(run)
             except RunsError as error:
                 passed_over += 1
-                reason = str(error)
-                if (run.id, reason) not in self._told:
-                    self._told.add((run.id, reason))
-                    self._tell(f"run {run.id} is skipped: {reason}")
+                self._tell_once(run, str(error))
             else:
-                if taken is not None:
-                    return taken
+                if task is not None:
+                    return task
         self.num_passed_over = passed_over
         return None
 
+    def _tell_once(self, run: Run, reason: str) -> None:
+        if (run.id, reason) not in self._told:
+            self._told.add((run.id, reason))
+            self._tell(f"run {run.id} is passed over: {reason}")
+
     def enqueue(self, run: Run) -> None:
-        """Queue a run that is HELD, as it was queued elsewhere, and came here by `copy` or `import`.
+        """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`.
 
         Raises:
             LaunchError: If it is not HELD.
+            StoreError: If its database cannot be asked.
         """
         if run.status != HELD:
             raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
-        original = run.original()
-        claims = self._claims(run, original)
-        if original is not None and original.folder is not None and not isinstance(claims, FolderClaims):
-            FolderClaims(original.folder).enqueue()
-        claims.enqueue()
+        self._entry(run, run.original()).enqueue()
 
     def tell_held(self) -> None:
-        """Tell which runs no worker starts, as nobody here has said so."""
+        """Name the runs that no worker starts until somebody here says so."""
         held = self._store.find(f"status={HELD}", "queue_time", columns=("queue_time",))
         if held:
             self._tell(
@@ -151,67 +197,75 @@ class Queue:
                 "it (show ID, sources get ID), then start it: --held ID"
             )
 
+    # ------------------------------------------------------------------ taking one
+
     def _waiting(self) -> list[Run]:
-        """Return those that may be taken; the ones that were begun come first."""
+        """Return the runs that may be taken; those that began before come first."""
         cut_off = self._store.find("status in (DEAD, INTERRUPTED)", "queue_time", columns=("queue_time",))
         begun = [run for run in cut_off if run["queue_time"] and run.get("meta.interrupted_by") != _BY_A_PERSON]
         queued = self._store.find("status=QUEUED", "queue_time", columns=("queue_time",))
         return [*begun, *sorted(queued, key=_priority, reverse=True)]
 
-    def _take(self, run: Run) -> Taken | None:
-        original = run.original()
-        claims = self._claims(run, original)
-        made = claims.listed()
-        is_begun = run.status != "QUEUED"
-        if is_begun and (not made or original is None):
-            return None  # it was started by somebody else, or its states are on another machine
-        if made and is_pending(made[-1], _began(original or run) if is_begun else None):
+    def _take(self, run: Run) -> QueuedTask | None:
+        """Claim a run; return None if another worker has it, or it cannot be taken from here.
+
+        Raises:
+            RunsError: If it waits, and cannot be started here; the message says why.
+        """
+        original, is_begun = run.original(), run.status != "QUEUED"
+        entry = self._entry(run, original)
+        claims = entry.claims(is_begun=is_begun)
+        listed = claims.listed()
+        if is_begun and (not listed or original is None):
+            return None  # nobody took it from the queue, or its states are on another machine
+        if listed and is_pending(listed[-1], _began(original or run) if is_begun else None):
             return None
-        if len(made) > self._retries:
-            raise LaunchError(f"it was taken {len(made)} times, and cut off each time; --retries N allows for more")
+        attempt = len(listed) + 1
+        if attempt > self._retries + 1:
+            raise LaunchError(f"it was taken {len(listed)} times, and cut off each time; --retries N allows for more")
         launch = self._launch(original or run, is_begun=is_begun)
-        if not claims.add(len(made) + 1, is_begun=is_begun):
+        if not claims.add(attempt):
             return None
         try:
-            # It may have been started, and have ended, since it was listed.
-            status = (original or run).store.get((original or run).id).status
-            if status not in (("DEAD", "INTERRUPTED") if is_begun else ("QUEUED",)):
-                claims.release(len(made) + 1)
+            if _is_over(original or run, is_begun):
+                claims.release(attempt)
                 return None
             if original is None:
                 original = self._fetched(run)
                 launch = self._launch(original, is_begun=False, is_fetched=True)
         except BaseException:
-            claims.release(len(made) + 1)
+            claims.release(attempt)
             raise
-        return Taken(original, launch, len(made) + 1, claims, is_begun)
+        return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
 
-    def _claims(self, run: Run, original: Run | None) -> Claims:
-        """Return where a run is taken: in its database if it is in one, else in its folder."""
+    def _entry(self, run: Run, original: Run | None) -> QueueEntry:
+        """Return where a run is written down.
+
+        Raises:
+            LaunchError: If stock Sacred queued it, or its folder is gone.
+        """
         if run.uid is None:
             raise LaunchError("it was queued by stock Sacred; start it by hand")
-        if isinstance(run, MongoRun):
-            return MongoClaims(run.mongo.runs, run.uid, run.mongo.where)
         folder = None if original is None else original.folder
+        if isinstance(run, MongoRun):
+            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where)
         if folder is None:
             raise LaunchError("its folder is gone")
         destination = read_destination(folder)
         if destination is None:
-            return FolderClaims(folder)
+            return QueueEntry(run.uid, folder)
         destination = self._with_password(destination)
         if destination not in self._clients:
             self._clients[destination] = destination.connect()
         database = self._clients[destination][destination.db_name]
         collections = Collections(database, destination.prefix, destination.collection)
-        return MongoClaims(collections.runs, run.uid, destination.label)
+        return QueueEntry(run.uid, folder, collections.runs, destination.label)
 
     def _with_password(self, destination: Destination) -> Destination:
         """Return a database with the URL that was given as `-m URL`, which may have its password."""
-        for place, word in enumerate(self._options):
-            url = (
-                self._options[place + 1] if word == "-m" and place + 1 < len(self._options) else word.partition("=")[2]
-            )
-            if (word == "-m" or word.startswith("--mongo_db=")) and "://" in url:
+        for word, following in zip(self._options, [*self._options, ""][1:], strict=True):
+            url = following if word == "-m" else word.partition("=")[2] if word.startswith("--mongo_db=") else ""
+            if "://" in url:
                 return dataclasses.replace(destination, url=url, db_name=database_in(url) or destination.db_name)
         return destination
 
@@ -219,7 +273,7 @@ class Queue:
         """Return how a run is started, or resumed.
 
         Raises:
-            LaunchError: If it cannot be here and now.
+            LaunchError: If that is impossible here and now.
         """
         record = Record(run)
         changed = [] if self._any_sources else changed_sources(record)
@@ -243,18 +297,23 @@ class Queue:
         return recorded_launch(record, config=config, updates=settings, options=options, environment=environment)
 
     def _fetched(self, run: Run) -> Run:
-        """Return a run of a database alone, with a folder on this machine from here on."""
+        """Return a run that only a database has, with a folder on this machine from now on."""
         self._recorded = self._recorded or open_store(self._record_to, create=True)
         return copy(run, self._recorded, stays_queued=True).run
 
 
 def _priority(run: Run) -> float:
-    given = run.get("meta.priority")
-    return float(given) if isinstance(given, int | float) else 0.0
+    priority = run.get("meta.priority")
+    return float(priority) if isinstance(priority, int | float) else 0.0
+
+
+def _is_over(run: Run, is_begun: bool) -> bool:
+    """Tell whether a run was started, and perhaps ended, by another worker since it was listed."""
+    return run.store.get(run.id).status not in (("DEAD", "INTERRUPTED") if is_begun else ("QUEUED",))
 
 
 def _began(run: Run) -> float | None:
-    """Return when a run last began."""
+    """Return when a run last began, in seconds since 1970."""
     sessions = run.sessions
     at = time_of(sessions[-1].get("start_time")) if sessions else time_of(run["start_time"])
     return None if at is None else at.replace(tzinfo=UTC).timestamp()

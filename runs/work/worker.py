@@ -1,197 +1,294 @@
-"""A worker: starts the runs of a queue from a warm process, some at a time, until it is told to stop."""
+"""`Worker`: runs tasks as processes, some at a time: runs of a queue, or points of a sweep.
+
+    Source   says which task comes next, and claims it
+    Task     says how its process is started, and judges its end
+    Worker   starts, hears, interrupts and ends the processes
+
+A process asks its worker before it begins to record, and the worker asks the claims (`runs.work.claims`).
+"""
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
+import math
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Callable, Iterable
-from typing import IO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from runs.errors import RunsError
-from runs.rerun.processes import end_text, raising_signals
-from runs.work.queued import Queue, Taken
+from runs.rerun.launching import Launch, raising_signals
+from runs.work.claims import Claims
+from runs.work.printed import Printed
 from runs.work.sharing import divided_threads, visible_gpus
-from runs.work.warm import PACKAGES, Job, WarmPython, wait_for_any
+from runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
 
-__all__ = ["Worker"]
+__all__ = ["End", "Source", "Task", "Worker"]
 
-# How long a worker without anything to do waits before it looks again, and how often it looks while it has.
-_LOOK_S = 2.0
-# Of what a run printed that could not be started.
-_MAX_LINES = 20
+# Seconds between two looks of a worker that has something to do, and of one that has nothing.
+_LOOK_S, _IDLE_S = 1.0, 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How the process of a task ended.
+
+    Attributes:
+        code: Exit code, negative for the signal that ended it.
+        has_begun: Whether its run began.
+        folder: Folder of its record; None if it has none.
+        is_late: Whether the worker ended it because it took longer than its task may.
+        lines: The last lines that it printed.
+    """
+
+    code: int = 0
+    has_begun: bool = False
+    folder: Path | None = None
+    is_late: bool = False
+    lines: Sequence[str] = ()
+
+
+class Task(abc.ABC):
+    """An attempt at a run that this worker has claimed.
+
+    Attributes:
+        name: Its name in messages.
+        launch: How its process is started.
+        claims: Where it is claimed.
+        attempt: The claimed attempt.
+        trial: What the process is told, as in `WarmPython.start`; nothing outside of a sweep.
+        timeout_s: Seconds that the process may take.
+    """
+
+    name: str
+    launch: Launch
+    claims: Claims
+    attempt: int
+    trial: Mapping[str, Any] = {}
+    timeout_s: float = math.inf
+
+    @abc.abstractmethod
+    def open_output(self) -> Printed:
+        """Return the file that the process prints to."""
+
+    def started(self) -> None:  # noqa: B027
+        """Note that the process was started."""
+
+    def may_begin(self, process: Mapping[str, Any]) -> bool:
+        """Decide whether a process, given by its lease, may begin to record. See `Claims.begin`."""
+        return self.claims.begin(self.attempt, process)
+
+    def report(self, event: Event) -> bool | None:
+        """Note a reported value; return whether the run is to end here, or None if the process does not wait for it."""
+        return None
+
+    @abc.abstractmethod
+    def ended(self, end: End) -> bool:
+        """Judge the end of the process; return whether it ended well."""
+
+    @abc.abstractmethod
+    def interrupted(self, end: End) -> None:
+        """Leave the task to other workers, because this one was interrupted, and its process with it."""
+
+
+class Source(abc.ABC):
+    """Where tasks come from."""
+
+    @abc.abstractmethod
+    def take(self) -> Task | None:
+        """Claim the next task; None if there is none now.
+
+        Raises:
+            RunsError: If there is no telling.
+        """
+
+    def beat(self) -> None:  # noqa: B027
+        """Note that this worker lives; called about once a second."""
+
+    def hurry(self) -> None:  # noqa: B027
+        """Wait no longer for a database that is away, because this worker is about to end."""
+
+    @property
+    def idle_text(self) -> str:
+        """What to say of a worker that waits for tasks."""
+        return "no task waits"
 
 
 @dataclasses.dataclass
 class _Running:
-    """A run that was started.
+    """A task whose process was started.
 
     Attributes:
-        taken: The run.
+        task: The task.
         job: Its process.
-        output: What the process prints; the run's record has it, too, once there is one.
+        output: What the process prints.
         place: Which of the worker's places it has.
-        has_begun: Whether its record has begun.
+        until: When the process is too late, by the monotonic clock.
+        has_begun: Whether the run has begun.
+        folder: Folder of its record.
+        is_late: Whether the process was ended because it was too late.
     """
 
-    taken: Taken
+    task: Task
     job: Job
-    output: IO[bytes]
+    output: Printed
     place: int
+    until: float
     has_begun: bool = False
+    folder: Path | None = None
+    is_late: bool = False
 
 
 class Worker:
-    """Starts runs of a queue.
+    """Runs the tasks of a source.
 
     Args:
-        queue: The queue.
+        source: The source.
         tell: Takes a sentence for the person.
-        num_places: How many runs go on at a time; they share CPU threads and GPUs.
-        packages: What its warm process imports.
+        num_places: How many processes run at a time; they share CPU threads and GPUs.
+        packages: Modules that its warm Python imports.
+        warm: A warm Python to start processes from; None makes one when the first task comes.
 
     Attributes:
-        num_started: Runs that were started.
-        num_failed: Those of them that failed, or did not start after all.
+        num_started: Processes that were started.
+        num_failed: Tasks that did not end well.
     """
 
     def __init__(
-        self, queue: Queue, tell: Callable[[str], None], *, num_places: int = 1, packages: Iterable[str] = PACKAGES
+        self,
+        source: Source,
+        tell: Callable[[str], None],
+        *,
+        num_places: int = 1,
+        packages: Iterable[str] = PACKAGES,
+        warm: WarmPython | None = None,
     ) -> None:
         self.num_started = self.num_failed = 0
-        self._queue = queue
-        self._tell = tell
-        self._num_places = num_places
-        self._packages = packages
+        self._source, self._tell, self._num_places = source, tell, num_places
+        self._packages, self._warm = packages, warm
         self._gpus = visible_gpus(os.environ) if num_places > 1 else []
         self._running: list[_Running] = []
-        self._warm: WarmPython | None = None
         self._is_ending = False
 
     def work(self, *, until_empty: bool = False) -> None:
-        """Start runs until the queue is empty, or for ever; a signal that ends this interrupts those that go on.
+        """Run tasks until none is left, or for ever. A signal that ends this interrupts the running ones.
 
         Args:
-            until_empty: Whether to return when all runs have ended, and none waits.
+            until_empty: Whether to return once all processes have ended and the source has no task.
 
         Raises:
-            StoreError: If the store cannot be read.
+            RunsError: If the source cannot say what comes next, or a task cannot note how it ended.
         """
         is_waiting = False
         with raising_signals(), contextlib.ExitStack() as stack:
-            stack.callback(self._close)
+            self._stack = stack
             try:
                 while True:
+                    self._source.beat()
                     self._fill()
                     if not self._running:
                         if until_empty:
                             return
                         if not is_waiting:
-                            passed_over = self._queue.num_passed_over
-                            waits = f"{passed_over} passed over" if passed_over else "no run waits"
-                            self._tell(f"{waits}; looking for new ones until Ctrl-C")
-                        time.sleep(_LOOK_S)
+                            self._tell(self._source.idle_text)
+                        time.sleep(_IDLE_S)
                     is_waiting = not self._running
                     self._look()
-            except KeyboardInterrupt:
-                self._interrupt(signal.SIGINT)
-                raise
-            except SystemExit:
-                self._interrupt(signal.SIGTERM)
+            except BaseException as error:
+                self._end(signal.SIGTERM if isinstance(error, SystemExit) else signal.SIGINT)
                 raise
 
     def _fill(self) -> None:
-        """Start runs as long as there are places."""
+        """Start tasks as long as there are places."""
         while len(self._running) < self._num_places:
-            taken = self._queue.take()
-            if taken is None:
+            task = self._source.take()
+            if task is None:
                 return
             try:
-                self._start(taken)
+                self._start(task)
             except BaseException:
-                taken.release()
+                self._leave(task, End())
                 raise
 
-    def _start(self, taken: Taken) -> None:
-        self._warm = self._warm or WarmPython(self._packages, divided_threads(self._num_places))
+    def _start(self, task: Task) -> None:
+        if self._warm is None:
+            self._warm = self._stack.enter_context(WarmPython(self._packages, divided_threads(self._num_places)))
         place = min(set(range(self._num_places)) - {running.place for running in self._running})
-        launch = taken.launch
-        for note in launch.notes:
-            self._tell(note)
+        launch = task.launch
         if self._gpus:
             gpu = {"CUDA_VISIBLE_DEVICES": self._gpus[place % len(self._gpus)]}
             launch = dataclasses.replace(launch, environment={**gpu, **launch.environment})
-        output = tempfile.TemporaryFile()  # noqa: SIM115 - till the run has ended
+        output = task.open_output()
         try:
-            job = self._warm.start(launch, output=output.fileno())
+            job = self._warm.start(launch, output=output.descriptor, trial={**task.trial, "asks": True})
         except BaseException:
-            output.close()
-            raise
-        self._running.append(_Running(taken, job, output, place))
+            with output:
+                raise
+        self._running.append(_Running(task, job, output, place, time.monotonic() + task.timeout_s))
         self.num_started += 1
-        again = f"resumed, attempt {taken.attempt}" if taken.is_resumed else "started"
-        self._tell(f"run {taken.run.id} is {again}: {taken.run.name} {taken.run.command}".rstrip())
+        task.started()
 
     def _look(self) -> None:
-        """Wait for something to happen, and see to what has."""
+        """Wait for something to happen, and see to it."""
         if self._running:
             wait_for_any([running.job for running in self._running], _LOOK_S)
         for running in list(self._running):
             code = running.job.poll()
-            running.has_begun |= any(event.kind == "started" for event in running.job.events())
+            for event in running.job.events():  # those from before its end as well
+                self._hear(running, event)
             if code is not None:
                 self._running.remove(running)
                 self._see_off(running, code)
+            elif time.monotonic() > running.until:
+                running.job.interrupt(signal.SIGKILL if running.is_late else signal.SIGTERM)
+                running.is_late, running.until = True, time.monotonic() + END_BOUND_S
+
+    def _hear(self, running: _Running, event: Event) -> None:
+        if event.kind == "ready":
+            running.job.let_begin(not self._is_ending and running.task.may_begin(event.lease or {}))
+        elif event.kind == "started":
+            running.has_begun, running.folder = True, None if event.folder is None else Path(event.folder)
+        elif event.kind == "report" and not self._is_ending:
+            prunes = running.task.report(event)
+            if prunes is not None:
+                running.job.answer(prunes)
 
     def _see_off(self, running: _Running, code: int) -> None:
-        """Tell how a run has ended; one that did not even begin has failed."""
-        taken = running.taken
-        with running.output as output, running.job:
-            if not running.has_begun:
-                if self._is_ending:
-                    taken.release()
-                    return
-                self.num_failed += 1
-                output.seek(0)
-                lines = output.read().decode("utf-8", "replace").splitlines()[-_MAX_LINES:]
-                why = lines[-1] if lines else end_text(code)
-                if taken.is_resumed:
-                    self._tell(f"run {taken.run.id} was not resumed: {why}")
-                else:
-                    self._tell(f"run {taken.run.id} FAILED: it could not be started: {why}")
-                    taken.fail(lines or [why])
-                return
-        try:
-            run = taken.run.store.get(taken.run.id)
-            self.num_failed += run.status == "FAILED"
-            result = "" if run.result is None else f", result {run.result}"
-            self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")
-        except RunsError as error:  # somebody has removed it
-            self._tell(f"run {taken.run.id} has ended ({end_text(code)}): {error}")
+        running.job.close()
+        with running.output as output:
+            end = End(code, running.has_begun, running.folder, running.is_late, output.lines())
+        if not self._is_ending:
+            self.num_failed += not running.task.ended(end)
+            return
+        self._leave(running.task, end)
 
-    def _interrupt(self, number: int) -> None:
-        """End what goes on as a signal does, and wait until it is recorded; a second signal kills it."""
+    def _leave(self, task: Task, end: End) -> None:
+        self._source.hurry()
+        with contextlib.suppress(RunsError, OSError):  # whoever takes the task over finds out
+            task.interrupted(end)
+
+    def _end(self, number: int) -> None:
+        """End the processes as a signal does, and wait until that is recorded; a second signal kills them."""
         self._is_ending = True
+        self._source.hurry()
         for running in self._running:
             running.job.interrupt(number)
         if self._running:
-            runs = ", ".join(running.taken.run.id for running in self._running)
-            self._tell(f"interrupting {runs}; once more kills {'it' if len(self._running) == 1 else 'them'}")
+            names = ", ".join(running.task.name for running in self._running)
+            self._tell(f"interrupting {names}; once more kills {'it' if len(self._running) == 1 else 'them'}")
         try:
-            while self._running:
-                self._look()
+            self._wait_for_ends()
         except (KeyboardInterrupt, SystemExit):
             for running in self._running:
                 running.job.kill()
+            self._wait_for_ends()
 
-    def _close(self) -> None:
-        for running in self._running:
-            with running.output, running.job:
-                running.job.kill()
-            if not running.has_begun:
-                running.taken.release()
-        if self._warm is not None:
-            self._warm.close()
+    def _wait_for_ends(self) -> None:
+        while self._running:
+            with contextlib.suppress(RunsError, OSError):
+                self._source.beat()
+            self._look()

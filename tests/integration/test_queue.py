@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from observers.record.identity import lease
 from runs.__main__ import main
 from runs.errors import LaunchError
 from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
-from runs.work.claims import FolderClaims
+from runs.work.claims import Claim, FolderClaims, is_pending
 from runs.work.queued import Queue
 from runs.work.sharing import visible_gpus
-from runs.work.worker import Worker
+from runs.work.worker import End, Worker
 from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
@@ -193,8 +194,8 @@ def test_queued_run_keeps_options_comment_and_place_and_goes_by_priority(lab, da
         assert [taken.run.config.x for taken in (first, second)] == [2, 1]
         assert ours.take() is None
         assert theirs.take() is None
-        first.release()
-        second.release()
+        first.interrupted(End())
+        second.interrupted(End())
         ours.close()
     lab.work()
     assert lab.ran.read_text().split() == ["2", "1"]
@@ -305,7 +306,7 @@ def test_run_that_was_about_to_start_when_its_worker_was_interrupted_is_queued_a
     lab.script.write_text(f"from pathlib import Path\nimport time\nPath({str(importing)!r}).touch()\n{WAIT}")
     with open_store(lab.folder / "my_runs") as store:
         taken = Queue(store, lab.told.append, any_sources=True).take()
-        taken.release()
+        taken.interrupted(End())
     (lab.folder / "worker.py").write_text(
         (lab.folder / "worker.py").read_text().replace("tell),", "tell, any_sources=True),")
     )
@@ -313,7 +314,7 @@ def test_run_that_was_about_to_start_when_its_worker_was_interrupted_is_queued_a
         wait_until(importing.exists)
         worker.send_signal(signal.SIGINT)
         worker.communicate(60)
-    assert FolderClaims(lab.folder / "my_runs" / "1").listed() == []
+    assert FolderClaims(lab.folder / "my_runs" / "1" / "claims").listed() == []
     lab.script.write_text(text)
     assert lab.work().num_started == 1
     assert lab.runs() == {"1": "COMPLETED"}
@@ -338,13 +339,46 @@ def test_killed_worker_leaves_a_run_that_the_next_one_resumes(lab):
         found = store.get(1)
         assert (found.uid, [session["status"] for session in found.sessions]) == (uid, ["INTERRUPTED", "COMPLETED"])
         assert found.sessions[1]["step"] > 0
-    assert len(FolderClaims(folder).listed()) == 2
+    assert len(FolderClaims(folder / "claims").listed()) == 2
+
+
+@pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
+def test_run_that_another_worker_has_taken_over_does_not_begin(lab, where):
+    lab.enqueue({"x": 1})
+    with open_store(where if "://" in where else lab.folder / where) as store:
+        queue = Queue(store, lab.told.append, record_to=lab.folder / "my_runs")
+        take, other = queue.take, lease(60.0)
+
+        def taken_over():
+            task = take()
+            if task is not None:
+                assert task.claims.add(2)
+                assert task.claims.begin(2, other)
+                assert [process["pid"] for process in task.claims.earlier_processes(3)] == [os.getpid()]
+            return task
+
+        queue.take = taken_over
+        worker = Worker(queue, lab.told.append, packages=PACKAGES)
+        with warm_children():
+            worker.work(until_empty=True)
+        assert (worker.num_started, worker.num_failed) == (1, 0)
+        queue.close()
+    assert lab.told[-1] == "run 1 was taken over by another worker before it began"
+    assert lab.runs(where) == {"1": "QUEUED"}
+    assert not lab.ran.exists()
+
+
+def test_claim_is_pending_while_the_process_lives_that_its_worker_started():
+    gone = {**lease(60.0), "pid": 2**22 + 1}
+    assert not is_pending(Claim(1, lease=gone), None)
+    assert is_pending(Claim(1, lease=gone, process=lease(1.0)), None)
+    assert not is_pending(Claim(1, lease=lease(60.0)), time.time() + 1)
 
 
 def test_run_that_is_cut_off_again_and_again_is_given_up(lab):
     lab.enqueue({"x": 1})
     folder = lab.folder / "my_runs" / "1"
-    claims = FolderClaims(folder)
+    claims = FolderClaims(folder / "claims")
     for number in (1, 2):
         assert claims.add(number)
         assert not claims.add(number)

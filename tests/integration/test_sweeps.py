@@ -23,16 +23,17 @@ from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.agents.agent import Agent
-from runs.sweeps.agents.trials import Means, Trials
+from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.continuing import take_up
-from runs.sweeps.study.home import Claim
 from runs.sweeps.study.mongo_storage import MongoStorage
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
 from runs.sweeps.views.status import Watcher
+from runs.work.claims import Claim
 from runs.work.warm import WarmPython
+from runs.work.worker import Worker
 from tests.processes import PIPE, STDOUT, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -275,7 +276,7 @@ def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):
     urls = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
     right, other = (dataclasses.replace(one.definition, storage=url) for url in urls)
     assert take_up(one.home, right)[0].storage == right.storage
-    assert one.home.claim(Claim(0, 0, "gone"))
+    assert one.home.claims(0, "gone").add(0)
     with pytest.raises(SweepError, match=r"but the study of sweep s is in .*a.db; leave it out, copy the study there"):
         take_up(one.home, other)
     assert take_up(one.home, dataclasses.replace(right, storage=""))[0].storage == right.storage
@@ -286,7 +287,7 @@ def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):
 def test_what_a_dead_agent_left_is_seen_through_by_another(sweep):
     grid = sweep()
     for number, claimed in ((0, True), (1, False)):  # claimed, and in the second case not even taken
-        assert grid.home.claim(Claim(number, 0, "gone"))
+        assert grid.home.claims(number, "gone").add(0)
         if claimed:
             Study(grid.home, grid.definition, grid.spec).take(number)
     assert grid.agent().run() == 4
@@ -326,9 +327,10 @@ def test_seeds_that_have_run_to_their_end_are_not_run_again(sweep):
 def test_only_one_agent_has_an_attempt(sweep, database, mongo_url):
     destination = Destination(mongo_url, database.name)
     for home in (sweep().home, sweep(destination=destination).home):
-        assert [home.claim(Claim(7, 0, name)) for name in ("a", "b")] == [True, False]
-        assert home.claim(Claim(7, 1, "b"))
-        assert home.last_claims([6, 7]) == {7: Claim(7, 1, "b")}
+        assert [home.claims(7, name).add(0) for name in ("a", "b")] == [True, False]
+        assert home.claims(7, "b").add(1)
+        assert home.last_claims([6, 7]) == {7: Claim(1, "b")}
+        assert home.claims(7).listed() == [Claim(0, "a"), Claim(1, "b")]
 
 
 # ---------------------------------------------------------------------- as a user types it
@@ -739,7 +741,7 @@ def test_points_of_agents_that_died_before_they_claimed_or_took_them_are_tried(r
     one = sweep({**RANDOM, "run_cap": 4}, destination=on(kind, request))
     assert one.home.next_number(0, 4) == 0  # and is killed
     assert one.home.next_number(0, 4) == 1
-    assert one.home.claim(Claim(1, 0, "dead"))
+    assert one.home.claims(1, "dead").add(0)
     assert one.agent().run() == 4
     points = one.points()
     assert [point.state for point in points.values()] == ["COMPLETE"] * 4
@@ -780,7 +782,7 @@ def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trials, "_watched", interrupted)
+        patched.setattr(Worker, "_start", interrupted)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 one.agent(retries=1).run()

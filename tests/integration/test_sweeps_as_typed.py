@@ -16,7 +16,6 @@ import pytest
 from experiments.new import write_experiment
 from runs.stores.opening import open_store
 from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.home import Claim
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
 from tests.integration.test_sweeps import FAST, OVER, ROOT, TINY, command
@@ -45,7 +44,7 @@ def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
     definition = dataclasses.replace(home.definition(), count=None)
     home.replace(definition)
     home.beat("other")
-    assert home.claim(Claim(1, 0, "other"))
+    assert home.claims(1, "other").add(0)
     study = Study(home, definition, read_spec(definition.spec))
     study.progress()
     study.take(1)

@@ -15,7 +15,6 @@ import pytest
 from observers.mongo.destination import Destination
 from observers.record.identity import lease
 from runs.stores.opening import open_store
-from runs.sweeps.study.home import Claim
 from runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import FAST, TINY
 from tests.processes import PIPE, STDOUT, Process
@@ -68,11 +67,11 @@ def test_either_a_process_begins_or_its_trial_goes_to_another(tmp_path, where, r
     else:
         (tmp_path / "sweeps" / "s" / "claims").mkdir(parents=True)
     with contextlib.closing(Place(tmp_path, destination).home("s")) as home:
-        first, second = Claim(3, 0, "a"), Claim(3, 1, "b")
-        assert home.claim(first)
-        assert home.earlier_processes(first) == []
-        assert home.begin(first, lease(5.0))
-        assert home.claim(second)
-        assert [process["pid"] for process in home.earlier_processes(second)] == [os.getpid()]
-        assert not home.begin(first, lease(5.0))
-        assert home.begin(second, lease(5.0))
+        first, second = home.claims(3, "a"), home.claims(3, "b")
+        assert first.add(0)
+        assert first.earlier_processes(0) == []
+        assert first.begin(0, lease(5.0))
+        assert second.add(1)
+        assert [process["pid"] for process in second.earlier_processes(1)] == [os.getpid()]
+        assert not first.begin(0, lease(5.0))
+        assert second.begin(1, lease(5.0))

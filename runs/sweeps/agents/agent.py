@@ -1,9 +1,7 @@
-"""`Agent`: takes points of a sweep, one after the other, runs them, and notes what came of them.
+"""`Agent`: takes points of a sweep, one after the other, has a worker run them, and notes what came of them.
 
-Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. What an
-agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew. A
-run begins only once its agent, alive, has seen that the point is still its own; so a point completes once, whenever
-agents are killed.
+Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. Another
+agent claims the point that a dead one left, and resumes its run from the newest state, or starts it from its beginning.
 """
 
 from __future__ import annotations
@@ -20,100 +18,108 @@ from collections.abc import Sequence
 
 from runs.errors import RunsError
 from runs.stores.opening import open_store
-from runs.stores.store import Store
-from runs.sweeps.agents.trials import Ended, Means, Trials
-from runs.sweeps.spec.spec import Spec, read_spec
-from runs.sweeps.study.home import BEAT_S, Claim, Home
+from runs.sweeps.agents.trials import Means, Outcome, Trial, Workplace
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.home import BEAT_S, Home
 from runs.sweeps.study.study import Point, Study
 from runs.work.warm import WarmPython
+from runs.work.worker import Source, Worker
 
 __all__ = ["Agent"]
 
 _log = logging.getLogger(__name__)
 
-# How often what other agents have left undone is looked for, in seconds.
+# Seconds between two looks for points that other agents have left undone.
 _LOOK_S = 5.0
-# Each of more agents than these looks less often, as one look in a while is enough for all.
+# With more agents than these each looks less often, because one look in a while is enough for all.
 _FEW_AGENTS = 20
-# Points that may fail, before any has come to its end, until the sweep is given up.
+# The sweep is given up when so many points have failed and none has ended otherwise.
 _FIRST_FAILURES = 3
 
 
-class Agent:
+class Agent(Source):
     """Works on a sweep.
 
     Args:
         home: Where the sweep lives.
-        means: What it works with.
-        warm: Starts processes.
+        means: What the agent works with.
+        warm: Starts processes; None for an agent that only takes points.
 
     Attributes:
-        name: Unlike that of any other agent.
-        study: The sweep's.
+        name: Name that no other agent has.
+        study: The sweep's points.
+
+    Raises:
+        RunsError: If there is no such sweep, or its study or its runs cannot be opened.
     """
 
-    def __init__(self, home: Home, means: Means, warm: WarmPython) -> None:
+    def __init__(self, home: Home, means: Means, warm: WarmPython | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
-        self._home, self._means = home, means
+        self._home, self._means, self._warm = home, means, warm
         self._definition = home.definition()
         if means.lab is not None:
             self._definition = self._definition.located(means.lab)
-        self._spec: Spec = read_spec(self._definition.spec)
+        self._spec = read_spec(self._definition.spec)
         self.study = Study(home, self._definition, self._spec)
-        self._store: Store = open_store(means.base, create=True)
-        self._trials = Trials(
-            self.name,
-            home,
-            self._definition,
-            self._spec,
-            study=self.study,
-            store=self._store,
-            means=means,
-            warm=warm,
-            beat=self._beat,
+        self._store = open_store(means.base, create=True)
+        self._workplace = Workplace(
+            self.name, home, self._definition, self._spec, self.study, self._store, means, self.beat
         )
+        self._following: Trial | None = None
+        self._num_done = 0
         self._first_free = 0
         self._look_s = _LOOK_S
         self._last_beat = self._last_look = -math.inf
 
     def run(self) -> int:
-        """Take points until none is left, and return how many it has seen through."""
-        done = 0
-        self._beat()
+        """Run points until none is left to take, and return how many this agent has seen through.
+
+        Raises:
+            RunsError: If the sweep cannot be read or written.
+            KeyboardInterrupt: After a Ctrl-C, when the run has saved its state.
+        """
         try:
-            while (taken := self.next()) is not None:
-                try:
-                    self._see_through(*taken)
-                except (KeyboardInterrupt, SystemExit):
-                    self._home.hurry()
-                    with contextlib.suppress(RunsError, OSError):
-                        self.study.give_back(taken[0].number)
-                    raise
-                done += 1
-                ended = self.study.point(taken[0].number)
-                if ended is not None and (self._is_hopeless(ended) or self._is_reached(ended)):
-                    self._home.stop()
-        except (KeyboardInterrupt, SystemExit):
-            self._home.hurry()
-            raise
+            Worker(self, _log.info, warm=self._warm).work(until_empty=True)
         finally:
             with contextlib.suppress(RunsError):
                 self._home.leave(self.name)
             self._store.close()
-        return done
+        return self._num_done
+
+    # ------------------------------------------------------------------ what a worker asks
+
+    def take(self) -> Trial | None:
+        while True:
+            trial, self._following = self._following, None
+            if trial is None:
+                following = self.next()
+                if following is None:
+                    return None
+                trial = Trial(self._workplace, *following, self._settle)
+            with trial.giving_back():
+                outcome = trial.prepare()
+                if outcome is None:
+                    return trial
+                self._settle(trial, outcome)
+
+    def beat(self) -> None:
+        if time.monotonic() - self._last_beat > BEAT_S:
+            self._home.beat(self.name)
+            self._last_beat = time.monotonic()
+
+    def hurry(self) -> None:
+        self._home.hurry()
 
     # ------------------------------------------------------------------ which point
 
-    @property
-    def _limit(self) -> float:
-        """Maximum number of points."""
-        given = [self._spec.size, self._spec.run_cap, self._definition.count]
-        return min((number for number in given if number is not None), default=float("inf"))
-
     def next(self) -> tuple[Point, int] | None:
-        """Return the next point and which attempt at it this is; None if there is nothing left to take."""
+        """Claim the next point.
+
+        Returns:
+            The point and the number of the attempt; None if there is nothing left to take.
+        """
         while not self._home.is_stopped and not self._is_late:
-            self._beat()
+            self.beat()
             if not self.study.draws_alone:
                 self.study.progress()
             if time.monotonic() - self._last_look > self._look_s:
@@ -121,53 +127,64 @@ class Agent:
                 left = self._abandoned(self._in_progress())
                 if left is not None:
                     return left
-            new = self._new()
-            if new is None:
-                left = self._abandoned(self._in_progress())
-                if left is None and self.study.num_taken() < self._limit:
-                    # An agent may have died before it took what it claimed.
-                    left = self._abandoned(self._missing(int(self._limit)))
+            number = self._new()
+            if number is None:
+                left = self._left()
                 if left is None and self._has_grown():
                     continue
                 return left
-            point = self.study.take(new.trial)
+            point = self.study.take(number)
             same = None if self._means.repeat or self.study.draws_alone else self.study.finished_as(point)
             if same is None:
-                return point, new.attempt
-            self.study.finish_as(new.trial, same)
+                return point, 0
+            self.study.finish_as(number, same)
         return None
-
-    def _in_progress(self) -> list[int]:
-        """Return the numbers of points that are unfinished or, where all are read, were claimed and not taken."""
-        if self.study.draws_alone:
-            return self.study.running()
-        return [*self.study.progress().unfinished, *self._missing(self.study.end)]
-
-    def _has_grown(self) -> bool:
-        """Tell whether the sweep may try more points by now than when this agent looked last."""
-        before = self._limit
-        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
-        return self._limit > before
 
     @property
     def _is_late(self) -> bool:
         return self._means.deadline is not None and time.time() >= self._means.deadline
 
-    def _new(self) -> Claim | None:
-        """Claim a point that nobody has claimed; return None if there is none."""
+    @property
+    def _limit(self) -> float:
+        """Most points that the sweep tries."""
+        limits = [self._spec.size, self._spec.run_cap, self._definition.count]
+        return min((limit for limit in limits if limit is not None), default=math.inf)
+
+    def _has_grown(self) -> bool:
+        """Tell whether the sweep may try more points than when this agent looked last."""
+        before = self._limit
+        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
+        return self._limit > before
+
+    def _new(self) -> int | None:
+        """Claim a point that nobody has claimed, and return its number; None if there is none."""
         while (number := self._home.next_number(self._first_unread(), self._limit)) is not None:
-            claim = Claim(number, 0, self.name)
-            if self._home.claim(claim):
-                return claim
-            self.study.progress()  # others have come farther than the counter, as in a sweep of an earlier version
+            if self._claim(number, 0):
+                return number
+            self.study.progress()  # points exist beyond the counter, as in a sweep of an earlier version
         if self.study.num_taken() >= self._limit:
             return None
         # An agent may have died between a number and its claim.
         self.study.progress()
         free = self._missing(int(self._limit))
         claimed = self._home.last_claims(free)
-        claims = (Claim(number, 0, self.name) for number in free if number not in claimed)
-        return next(filter(self._home.claim, claims), None)
+        return next((number for number in free if number not in claimed and self._claim(number, 0)), None)
+
+    def _claim(self, number: int, attempt: int) -> bool:
+        return self._home.claims(number, self.name).add(attempt)
+
+    def _in_progress(self) -> list[int]:
+        """Return the numbers of points that are unfinished or, if all points are read, were claimed and not taken."""
+        if self.study.draws_alone:
+            return self.study.running()
+        return [*self.study.progress().unfinished, *self._missing(self.study.end)]
+
+    def _left(self) -> tuple[Point, int] | None:
+        """Claim a point that a dead agent left, taken or claimed alone; return it with the number of the attempt."""
+        left = self._abandoned(self._in_progress())
+        if left is None and self.study.num_taken() < self._limit:
+            left = self._abandoned(self._missing(int(self._limit)))
+        return left
 
     def _first_unread(self) -> int:
         """Return the first number of a point that nobody has taken, as far as was read."""
@@ -184,26 +201,60 @@ class Agent:
         claims = self._home.last_claims(sorted(numbers))
         living = self._home.living_agents() if claims else set()
         self._look_s = _LOOK_S * max(1.0, len(living) / _FEW_AGENTS)
-        lost = {number: last for number, last in claims.items() if last.agent not in living}
+        lost = {number: last.attempt for number, last in claims.items() if last.owner not in living}
         if lost:  # an agent that has left may have seen it through
             self.study.expire()
             self.study.progress()
         for number, last in lost.items():
             known = self.study.point(number)
-            following = Claim(number, last.attempt + 1, self.name)
-            if (known is not None and known.is_finished) or not self._home.claim(following):
+            if (known is not None and known.is_finished) or not self._claim(number, last + 1):
                 continue
             point = self.study.take(number)
-            kills = following.attempt - point.times_given_back
-            if kills > self._means.retries:
-                reason = f"its run was killed {kills} times; python -m runs ls --sweep {self._home.id}"
-                self.study.finish(number, "FAIL", reason=reason)
-                continue
-            return point, following.attempt
+            kills = last + 1 - point.times_given_back
+            if kills <= self._means.retries:
+                return point, last + 1
+            reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
+            self.study.finish(number, "FAIL", reason=reason)
         return None
 
+    # ------------------------------------------------------------------ what came of it
+
+    def _settle(self, trial: Trial, outcome: Outcome) -> None:
+        """Note what came of a trial, or let another attempt or the next seed follow it."""
+        point, attempt = trial.point, trial.attempt
+        if outcome.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
+            if self._claim(point.number, attempt + 1):
+                self._following = trial.following(attempt + 1, trial.outcomes)
+            return
+        if outcome.state == "LOST":
+            return
+        outcomes = [*trial.outcomes, outcome]
+        if outcome.state == "COMPLETE" and len(outcomes) < self._spec.seeds:
+            self._following = trial.following(attempt, outcomes)
+            return
+        self._finish(point, outcomes)
+        self._num_done += 1
+        ended = self.study.point(point.number)
+        if ended is not None and (self._is_hopeless(ended) or self._is_reached(ended)):
+            self._home.stop()
+
+    def _finish(self, point: Point, outcomes: Sequence[Outcome]) -> None:
+        """Note what came of a point: the mean over its seeds, or the last outcome if that is not complete."""
+        last = outcomes[-1]
+        uids = [outcome.uid for outcome in outcomes if outcome.uid]
+        if last.state == "COMPLETE":
+            values = [statistics.fmean(column) for column in zip(*(each.values for each in outcomes), strict=True)]
+            measured = {name: statistics.fmean(each.measured[name] for each in outcomes) for name in last.measured}
+            self.study.finish(point.number, "COMPLETE", values, measured, runs=uids)
+        elif last.state == "PRUNED":
+            reports = point.reports or (self.study.point(point.number) or point).reports
+            values = [reports[max(reports)]] if reports else []
+            self.study.finish(point.number, "PRUNED", values, runs=uids)
+        else:
+            self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
+
     def _is_hopeless(self, ended: Point) -> bool:
-        """Tell whether a point and all others so far have failed, so that the rest would fail, too."""
+        """Tell whether a point and all others so far have failed, so that the rest would fail as well."""
         if ended.state != "FAIL":
             return False
         counts = self.study.progress().counts
@@ -220,44 +271,3 @@ class Agent:
     def _is_reached(self, ended: Point) -> bool:
         """Tell whether a point is as good as the spec asks for."""
         return ended.state == "COMPLETE" and self._spec.is_reached(ended.values)
-
-    # ------------------------------------------------------------------ its runs
-
-    def _see_through(self, point: Point, attempt: int) -> None:
-        """Run a point, with each of its seeds, and note what came of it."""
-        ended: list[Ended] = []
-        for seed in self._seeds(point):
-            one = self._trials.run(point, attempt, seed)
-            while one.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
-                attempt += 1
-                if not self._home.claim(Claim(point.number, attempt, self.name)):
-                    return  # another agent took this one for dead
-                one = self._trials.run(point, attempt, seed)
-            ended.append(one)
-            if one.state != "COMPLETE":
-                break
-        last = ended[-1]
-        if last.state == "LOST":
-            return
-        uids = [one.uid for one in ended if one.uid]
-        if last.state == "COMPLETE":
-            values = [statistics.fmean(column) for column in zip(*(one.values for one in ended), strict=True)]
-            names = ended[0].measured
-            measured = {name: statistics.fmean(one.measured[name] for one in ended) for name in names}
-            self.study.finish(point.number, "COMPLETE", values, measured, runs=uids)
-        elif last.state == "PRUNED":
-            reports = point.reports or (self.study.point(point.number) or point).reports
-            values = [reports[max(reports)]] if reports else []
-            self.study.finish(point.number, "PRUNED", values, runs=uids)
-        else:
-            self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
-
-    def _seeds(self, point: Point) -> Sequence[int | None]:
-        if self._spec.seeds == 1:
-            return [None]
-        return [self._definition.seed + index for index in range(self._spec.seeds)]
-
-    def _beat(self) -> None:
-        if time.monotonic() - self._last_beat > BEAT_S:
-            self._home.beat(self.name)
-            self._last_beat = time.monotonic()

@@ -15,10 +15,10 @@ from typing import IO, Any
 from runs.errors import SweepError
 from runs.rerun.processes import end_text
 from runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
-from runs.sweeps.agents.printed import last_line
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
+from runs.work.printed import printed_lines
 
 __all__ = ["display", "supervise"]
 
@@ -151,8 +151,8 @@ class _Crew:
             return
         self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
         if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
-            last = last_line(self._log, self._log_start) if code > 0 else ""
-            why = f": {last}" if last else ""
+            lines = printed_lines(self._log, self._log_start) if code > 0 else []
+            why = f": {lines[-1].strip()}" if lines else ""
             raise SweepError(
                 f"agents end before they get anything done, the last one by {end_text(code)}{why}; see {self._log}"
             )

@@ -1,28 +1,34 @@
-"""`Trials`: the processes of an agent's trials, one at a time: started, watched, ended, and what came of each."""
+"""`Trial`: an attempt at a point of a sweep, as a task of a worker: how its run starts, and what came of it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from observers.record.identity import is_alive
+from runs.errors import RunsError
 from runs.rerun.launching import Launch
 from runs.stores.run import Run
 from runs.stores.store import Store
-from runs.sweeps.agents.printed import killed_text, last_line, path_of, size_of
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.home import Claim, Home
+from runs.sweeps.study.home import Home
 from runs.sweeps.study.study import Point, Study
 from runs.sweeps.study.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
-from runs.work.warm import END_BOUND_S, WarmPython
+from runs.work.printed import Printed
+from runs.work.warm import Event
+from runs.work.worker import End, Task
 
-__all__ = ["Ended", "Means", "Trials"]
+__all__ = ["Means", "Outcome", "Trial", "Workplace"]
+
+# Seconds between two looks at a process of an earlier attempt that is about to end.
+_WAIT_S = 0.2
+_ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +36,16 @@ class Means:
     """Resources that an agent works with.
 
     Attributes:
-        base: The folder to record runs below.
-        options: Options of the experiment's command line, such as the database.
+        base: Folder to record runs below.
+        options: Options for the experiment's command line, such as the database.
         environment: Variables to set for the runs: threads, GPUs.
         packages: Modules to import once for all runs; None for those that experiments commonly use.
-        retries: How often a point is tried again when what ran it was killed.
-        repeat: Whether a point with the parameters of a finished one is run all the same.
-        deadline: When to take no more points, as `time.time`; None for never.
-        timeout_s: How long a run may take; None for any time.
-        output: File descriptor for what the runs print; None is that of the agent.
-        lab: The folder of the experiment's sources on this machine; None where they lie as the sweep says.
+        retries: How often a point is tried again after its run or its agent was killed.
+        repeat: Whether to run points whose parameters equal those of a finished one.
+        deadline: When to take no more points, in seconds since 1970; None for never.
+        timeout_s: Seconds that a run may take; None for any time.
+        output: File descriptor for what the runs print; None for the agent's stdout.
+        lab: Folder of the experiment's sources on this machine; None if they lie where the sweep says.
     """
 
     base: Path
@@ -55,10 +61,15 @@ class Means:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ended:
-    """Result of a run: a value for each objective, metrics that constraints name; or a state and its reason.
+class Outcome:
+    """What came of a run.
 
-    The state is one of a point's, or KILLED, or LOST where another agent has taken the point over.
+    Attributes:
+        state: COMPLETE, PRUNED or FAIL; KILLED; or LOST, if another agent has taken the point over.
+        values: A value for each objective, if it is complete.
+        measured: Metrics that constraints name, if it is complete.
+        reason: Why it failed or was killed.
+        uid: The run's uid; None if nothing was recorded.
     """
 
     state: str
@@ -68,140 +79,196 @@ class Ended:
     uid: str | None = None
 
 
-class Trials:
-    """Runs the trials of an agent.
+@dataclasses.dataclass(frozen=True)
+class Workplace:
+    """Where and with what an agent works on a sweep.
 
-    Args:
+    Attributes:
         agent: The agent's name.
         home: Where the sweep lives.
         definition: The sweep, with its sources where they lie on this machine.
-        spec: Its spec.
-        study: Where reports are noted.
-        store: Where runs are recorded.
+        spec: The sweep's spec.
+        study: Its points.
+        store: Where its runs are recorded.
         means: What the agent works with.
-        warm: Starts processes.
         beat: Notes that the agent lives, if it is time.
+    """
+
+    agent: str
+    home: Home
+    definition: Definition
+    spec: Spec
+    study: Study
+    store: Store
+    means: Means
+    beat: Callable[[], None]
+
+
+class Trial(Task):
+    """An attempt at a point, with the next one of its seeds.
+
+    Args:
+        workplace: Where and with what the agent works.
+        point: The point, which the agent has claimed.
+        attempt: The attempt, from 0.
+        done: Called with this trial and its outcome when its process has ended.
+        outcomes: Those of the point's earlier seeds.
     """
 
     def __init__(
         self,
-        agent: str,
-        home: Home,
-        definition: Definition,
-        spec: Spec,
-        *,
-        study: Study,
-        store: Store,
-        means: Means,
-        warm: WarmPython,
-        beat: Callable[[], None],
+        workplace: Workplace,
+        point: Point,
+        attempt: int,
+        done: Callable[[Trial, Outcome], None],
+        outcomes: Sequence[Outcome] = (),
     ) -> None:
-        self._agent, self._home, self._definition, self._spec = agent, home, definition, spec
-        self._study, self._store, self._means, self._warm, self._beat = study, store, means, warm, beat
-
-    def run(self, point: Point, attempt: int, seed: int | None) -> Ended:
-        """Run a point with one seed, or see what is there of it already, to its end."""
-        earlier = None
-        if attempt:
-            self._outlive(Claim(point.number, attempt, self._agent))
-            earlier = earlier_run(self._store, self._home.id, point.number, seed)
-        if earlier is not None:
-            earlier = self._settled(earlier)
-            if earlier.status in ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED"):
-                return self._judged(earlier)
-        settings = point.parameters if seed is None else {**point.parameters, "seed": seed}
-        launch = resumed(earlier, self._definition) if earlier is not None else None
-        if launch is None:
-            launch = trial_launch(
-                self._definition, settings, self._means.base, self._means.options, self._means.environment
-            )
-        else:
-            launch = dataclasses.replace(launch, environment={**launch.environment, **self._means.environment})
-        output = 1 if self._means.output is None else self._means.output
-        before = size_of(output)
-        folder, code, is_late = self._watched(launch, point, attempt, settings)
-        late = f"took longer than sweep.trial_timeout_s={self._means.timeout_s}, and was ended" if is_late else ""
-        if folder is None:
-            if self._home.last_claims([point.number])[point.number].agent != self._agent:
-                return Ended("LOST")
-            said = f"ended with exit code {code} before it recorded a run" if code >= 0 else killed_text(code)
-            last = last_line(path_of(output), before)
-            reason = f"trial {point.number} {late or said}{f': {last}' if last else ''}; {launch.text}"
-            return Ended("KILLED" if code < 0 and not is_late else "FAIL", reason=reason)
-        # A process that was killed may take a moment to let go of its record.
-        ended = self._judged(self._settled(self._store.get(folder.name)), code)
-        if is_late and ended.state == "KILLED":
-            return dataclasses.replace(ended, state="FAIL", reason=f"run {folder.name} {late}")
-        return ended
-
-    def _outlive(self, claim: Claim) -> None:
-        """Wait for the end of what earlier attempts have begun, whose records may be about to appear."""
-        while any(is_alive(process) for process in self._home.earlier_processes(claim)):
-            time.sleep(0.2)
-            self._beat()
-
-    def _settled(self, run: Run) -> Run:
-        """Return a run once it has ended: one whose agent died saves its state first, or goes on to its end."""
-        while run.is_living:
-            time.sleep(0.2)
-            self._beat()
-            run = self._store.get(run.id)
-        return run
-
-    def _watched(
-        self, launch: Launch, point: Point, attempt: int, settings: dict[str, Any]
-    ) -> tuple[Path | None, int, bool]:
-        """Start a run and wait for its end; return its folder, the exit code, and whether it was ended as too slow."""
-        trial = {
-            "sweep": self._home.id,
+        spec, means = workplace.spec, workplace.means
+        self.point, self.attempt, self.outcomes = point, attempt, tuple(outcomes)
+        self.name = f"trial {point.number}"
+        self.claims = workplace.home.claims(point.number, workplace.agent)
+        self.timeout_s = math.inf if means.timeout_s is None else means.timeout_s
+        self._workplace, self._done = workplace, done
+        self._seed = None if spec.seeds == 1 else workplace.definition.seed + len(self.outcomes)
+        self._settings = point.parameters if self._seed is None else {**point.parameters, "seed": self._seed}
+        self.trial = {
+            "sweep": workplace.home.id,
             "trial": point.number,
             "attempt": attempt,
-            "parameters": settings,
-            "metric": base_metric(self._spec.objectives[0].name) if self._spec.objectives else "",
-            "goals": {base_metric(one.name): one.goal[:3] for one in self._spec.objectives},
-            "prunes": self._study.prunes,
-            "asks": True,
+            "parameters": self._settings,
+            "metric": base_metric(spec.objectives[0].name) if spec.objectives else "",
+            "goals": {base_metric(objective.name): objective.goal[:3] for objective in spec.objectives},
+            "prunes": workplace.study.prunes,
         }
-        folder: Path | None = None
-        until = math.inf if self._means.timeout_s is None else time.monotonic() + self._means.timeout_s
-        is_late = False
-        with self._warm.start(launch, output=self._means.output, trial=trial) as job:
-            while True:
-                code = job.poll()
-                for event in job.events(0 if code is not None else 1.0):
-                    if event.kind == "ready":
-                        job.let_begin(self._home.begin(Claim(point.number, attempt, self._agent), event.lease or {}))
-                    elif event.kind == "started":
-                        folder = None if event.folder is None else Path(event.folder)
-                    elif event.kind == "report":
-                        is_hopeless = self._study.report(point.number, round(event.step), event.value)
-                        if self._study.prunes:
-                            job.answer(is_hopeless)
-                if code is not None:
-                    return folder, code, is_late
-                self._beat()
-                if time.monotonic() > until:
-                    job.interrupt(signal.SIGKILL if is_late else signal.SIGTERM)
-                    is_late, until = True, time.monotonic() + END_BOUND_S
 
-    def _judged(self, run: Run, code: int = 0) -> Ended:
-        """Return what a run that has ended comes to; `code` is that of its process, if it was ours."""
+    def following(self, attempt: int, outcomes: Sequence[Outcome]) -> Trial:
+        """Return the trial that follows: another attempt, or the next seed after some outcomes."""
+        return Trial(self._workplace, self.point, attempt, self._done, outcomes)
+
+    # ------------------------------------------------------------------ how it starts
+
+    def prepare(self) -> Outcome | None:
+        """Choose how the run starts: from its newest state if an earlier attempt left one, else from its beginning.
+
+        This waits for processes of earlier attempts, which may be about to record a run or to save a state.
+
+        Returns:
+            The outcome, if an earlier attempt has seen the run through; else None, and the launch is set.
+        """
+        work = self._workplace
+        earlier = None
+        if self.attempt:
+            while any(is_alive(process) for process in self.claims.earlier_processes(self.attempt)):
+                self._wait()
+            earlier = earlier_run(work.store, work.home.id, self.point.number, self._seed)
+        if earlier is not None:
+            earlier = self._settled(earlier)
+            if earlier.status in _ENDED:
+                return self._judged(earlier)
+        self.launch = self._launch(earlier)
+        return None
+
+    def _launch(self, earlier: Run | None) -> Launch:
+        work = self._workplace
+        launch = resumed(earlier, work.definition) if earlier is not None else None
+        if launch is None:
+            return trial_launch(
+                work.definition, self._settings, work.means.base, work.means.options, work.means.environment
+            )
+        return dataclasses.replace(launch, environment={**launch.environment, **work.means.environment})
+
+    def _settled(self, run: Run) -> Run:
+        """Return a run once it has ended: one whose agent died saves its state first, or runs to its end."""
+        while run.is_living:
+            self._wait()
+            run = self._workplace.store.get(run.id)
+        return run
+
+    def _wait(self) -> None:
+        time.sleep(_WAIT_S)
+        self._workplace.beat()
+
+    # ------------------------------------------------------------------ what a worker asks
+
+    def open_output(self) -> Printed:
+        output = self._workplace.means.output
+        return Printed(1 if output is None else output)
+
+    def report(self, event: Event) -> bool | None:
+        study = self._workplace.study
+        is_hopeless = study.report(self.point.number, round(event.step), event.value)
+        return is_hopeless if study.prunes else None
+
+    def ended(self, end: End) -> bool:
+        with self.giving_back():
+            outcome = self._outcome(end)
+            self._done(self, outcome)
+        return outcome.state in ("COMPLETE", "PRUNED")
+
+    def interrupted(self, end: End) -> None:
+        self._workplace.study.give_back(self.point.number)
+
+    @contextlib.contextmanager
+    def giving_back(self) -> Iterator[None]:
+        """Note that the agent was interrupted, if it is within the block, so that this attempt counts as no kill."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self._workplace.home.hurry()
+            with contextlib.suppress(RunsError, OSError):
+                self._workplace.study.give_back(self.point.number)
+            raise
+
+    # ------------------------------------------------------------------ what came of it
+
+    def _outcome(self, end: End) -> Outcome:
+        late = f"took longer than sweep.trial_timeout_s={self.timeout_s}, and was ended"
+        if end.folder is None:
+            if not self.claims.is_last(self.attempt):
+                return Outcome("LOST")
+            is_killed = end.code < 0 and not end.is_late
+            how = (
+                f"ended with exit code {end.code} before it recorded a run" if end.code >= 0 else _killed_text(end.code)
+            )
+            last = f": {end.lines[-1].strip()}" if end.lines else ""
+            reason = f"{self.name} {late if end.is_late else how}{last}; {self.launch.text}"
+            return Outcome("KILLED" if is_killed else "FAIL", reason=reason)
+        # A process that was killed may take a moment to let go of its record.
+        outcome = self._judged(self._settled(self._workplace.store.get(end.folder.name)), end.code)
+        if end.is_late and outcome.state == "KILLED":
+            return dataclasses.replace(outcome, state="FAIL", reason=f"run {end.folder.name} {late}")
+        return outcome
+
+    def _judged(self, run: Run, code: int = 0) -> Outcome:
+        """Return the outcome of a run that has ended; `code` is that of its process, if this agent started it."""
         status = run.status
         if status == "PRUNED":
-            return Ended("PRUNED", uid=run.uid)
+            return Outcome("PRUNED", uid=run.uid)
         if status in ("DEAD", "INTERRUPTED"):
-            how = killed_text(code) if code < 0 else run.get("meta.interrupted_by")
-            return Ended("KILLED", reason=f"run {run.id} is {status}{f': {how}' if how else ''}", uid=run.uid)
+            how = _killed_text(code) if code < 0 else run.get("meta.interrupted_by")
+            return Outcome("KILLED", reason=f"run {run.id} is {status}{f': {how}' if how else ''}", uid=run.uid)
         if not status.startswith("COMPLETED"):
             trace = run.document.get("fail_trace") or []
             why = str(trace[-1]).strip() if trace else status
-            return Ended("FAIL", reason=f"run {run.id} is {status}: {why}", uid=run.uid)
-        objectives = [objective.name for objective in self._spec.objectives]
-        constrained = [constraint.metric for constraint in self._spec.constraints]
-        found = {name: objective_value(run, name) for name in (*objectives, *constrained)}
-        reasons = [value for value in found.values() if isinstance(value, str)]
-        if reasons:
-            return Ended("FAIL", reason=reasons[0], uid=run.uid)
-        numbers = {name: float(value) for name, value in found.items()}
+            return Outcome("FAIL", reason=f"run {run.id} is {status}: {why}", uid=run.uid)
+        return self._measured(run)
+
+    def _measured(self, run: Run) -> Outcome:
+        """Return the outcome of a complete run: its values, or what is missing among them."""
+        spec = self._workplace.spec
+        objectives = [objective.name for objective in spec.objectives]
+        constrained = [constraint.metric for constraint in spec.constraints]
+        numbers: dict[str, float] = {}
+        for name in (*objectives, *constrained):
+            value = objective_value(run, name)
+            if isinstance(value, str):
+                return Outcome("FAIL", reason=value, uid=run.uid)
+            numbers[name] = float(value)
         measured = {name: numbers[name] for name in constrained}
-        return Ended("COMPLETE", tuple(numbers[name] for name in objectives), measured, uid=run.uid)
+        return Outcome("COMPLETE", tuple(numbers[name] for name in objectives), measured, uid=run.uid)
+
+
+def _killed_text(code: int) -> str:
+    """Return which signal killed a process, by its exit code, which is negative."""
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"was killed by {name}{', as when memory runs out' if -code == signal.SIGKILL else ''}"

@@ -15,43 +15,29 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from observers.record.atomic_file import make_folder, replacing, write_once
+from observers.record.atomic_file import make_folder, replacing
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
+from runs.work.claims import Claim, Claims, FolderClaims, write_once
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["BEAT_S", "Claim", "FolderHome", "Home", "folder_of"]
+__all__ = ["BEAT_S", "FolderHome", "Home", "folder_of"]
 
 # Seconds between two signs of life of an agent.
 BEAT_S = 5.0
 _ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-class Claim(NamedTuple):
-    """Claim of an agent on a trial.
-
-    Attributes:
-        trial: Its number.
-        attempt: 0, and one more each time that an agent died over it.
-        agent: The agent's name.
-    """
-
-    trial: int
-    attempt: int
-    agent: str
 
 
 class Home(abc.ABC):
@@ -109,30 +95,17 @@ class Home(abc.ABC):
         """
 
     @abc.abstractmethod
-    def claim(self, claim: Claim) -> bool:
-        """Take a trial; return False if another agent was quicker. At most one agent ever has an attempt."""
+    def claims(self, number: int, agent: str = "") -> Claims:
+        """Return the claims on a point, whose attempts are numbered from 0.
 
-    @abc.abstractmethod
-    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
-        """Return the last claim on each of some trials, by its number; without those that nobody has claimed."""
-
-    def begin(self, claim: Claim, process: Mapping[str, Any]) -> bool:
-        """Note the lease of a process that is about to begin a run; return False if another agent has the trial by now.
-
-        Whoever takes the trial over claims it first, and looks at `earlier_processes` then. So either the process is
-        refused here, or its successor sees it.
+        Args:
+            number: The point's number.
+            agent: Name of the agent that claims are made for; empty to read them.
         """
-        self._note_process(claim, process)
-        last = self.last_claims([claim.trial]).get(claim.trial)
-        return last is not None and (last.attempt, last.agent) == (claim.attempt, claim.agent)
 
     @abc.abstractmethod
-    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
-        """Note the lease of the process that runs an attempt."""
-
-    @abc.abstractmethod
-    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
-        """Return the leases of processes that have begun runs of earlier attempts than this one."""
+    def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
+        """Return the last claim on each of some points, by number; without those that nobody has claimed."""
 
     @abc.abstractmethod
     def beat(self, agent: str) -> None:
@@ -230,37 +203,12 @@ class FolderHome(Home):
                 stream.write(b"%d" % (start + 1))
         return start
 
-    def claim(self, claim: Claim) -> bool:
-        return write_once(self._claim_path(claim.trial, claim.attempt), claim.agent.encode(), durable=False)
+    def claims(self, number: int, agent: str = "") -> Claims:
+        return FolderClaims(self.folder / "claims", first=0, stem=f"{number:06d}.", suffix="", owner=agent)
 
-    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
-        return {trial: claim for trial in trials if (claim := self._last_claim(trial)) is not None}
-
-    def _last_claim(self, trial: int) -> Claim | None:
-        found = None
-        for attempt in itertools.count():
-            try:
-                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text(errors="replace"))
-            except FileNotFoundError:
-                return found
-        raise AssertionError
-
-    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
-        with replacing(self._lease_path(claim.trial, claim.attempt), durable=False) as stream:
-            stream.write(json.dumps(process).encode())
-
-    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
-        found = []
-        for attempt in range(claim.attempt):
-            with contextlib.suppress(OSError, ValueError):  # one that a power cut took is of a process that is gone
-                found.append(parse_json(read_regular(self._lease_path(claim.trial, attempt))))
-        return found
-
-    def _lease_path(self, trial: int, attempt: int) -> Path:
-        return self.folder / "claims" / f"{trial:06d}.{attempt}.lease"
-
-    def _claim_path(self, trial: int, attempt: int) -> Path:
-        return self.folder / "claims" / f"{trial:06d}.{attempt}"
+    def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
+        listed = {number: self.claims(number).listed() for number in numbers}
+        return {number: claims[-1] for number, claims in listed.items() if claims}
 
     def beat(self, agent: str) -> None:
         with replacing(self.folder / "agents" / f"{agent}.json", durable=False) as stream:

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
 
 from observers.mongo.destination import Destination
 from observers.mongo.layout import Collections, Document
 from observers.record.identity import lease
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.home import BEAT_S, Claim, Home
+from runs.sweeps.study.home import BEAT_S, Home
 from runs.sweeps.study.outages import Outages, lasting
+from runs.work.claims import Claim, Claims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -56,14 +58,8 @@ class MongoHome(Home):
         return self._outages.ask(lambda: sorted(map(str, self._parts.sweeps.distinct("_id"))))
 
     def create(self, definition: Definition) -> bool:
-        def create() -> bool:
-            try:
-                lasting(self._parts.sweeps).insert_one({"_id": self.id, **definition.document()})
-            except DuplicateKeyError:
-                return False
-            return True
-
-        if is_new := self._outages.ask(create):
+        is_new = self._outages.insert(self._parts.sweeps, {"_id": self.id, **definition.document()})
+        if is_new:
             self._outages.ask(lambda: self._parts.sweep_claims.create_index([("sweep", 1), ("trial", 1)]))
         return is_new
 
@@ -111,36 +107,13 @@ class MongoHome(Home):
         counted = self._outages.ask(count)
         return None if counted is None else int(counted["next"]) - 1
 
-    def claim(self, claim: Claim) -> bool:
-        entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}", "sweep": self.id, **claim._asdict()}
+    def claims(self, number: int, agent: str = "") -> Claims:
+        return _PointClaims(self._parts.sweep_claims, self._outages, self.id, number, agent)
 
-        def insert() -> bool:
-            try:
-                lasting(self._parts.sweep_claims).insert_one(entry)
-            except DuplicateKeyError:
-                # An insert that was sent twice, because its answer was lost, is ours all the same.
-                found = self._parts.sweep_claims.find_one({"_id": entry["_id"]})
-                return found is not None and found["agent"] == claim.agent
-            return True
-
-        return self._outages.ask(insert)
-
-    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
-        wanted = {"sweep": self.id, "trial": {"$in": list(trials)}}
-        entries = self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))
-        found = sorted(Claim(entry["trial"], entry["attempt"], entry["agent"]) for entry in entries)
-        return {claim.trial: claim for claim in found}
-
-    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
-        entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}"}
-        claims = lasting(self._parts.sweep_claims)
-        self._outages.ask(lambda: claims.update_one(entry, {"$set": {"lease": dict(process)}}))
-
-    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
-        wanted = {
-            "sweep": self.id, "trial": claim.trial, "attempt": {"$lt": claim.attempt}, "lease": {"$exists": True},
-        }  # fmt: skip
-        return [entry["lease"] for entry in self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))]
+    def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
+        wanted = {"sweep": self.id, "trial": {"$in": list(numbers)}}
+        entries = self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted).sort("attempt", 1)))
+        return {entry["trial"]: _claim(entry) for entry in entries}
 
     def beat(self, agent: str) -> None:
         self._outages.ask(
@@ -173,6 +146,42 @@ class MongoHome(Home):
 
     def close(self) -> None:
         self._client.close()
+
+
+class _PointClaims(Claims):
+    """The claims on a point of a sweep: a document for each, named by sweep, point and attempt."""
+
+    def __init__(self, documents: Collection[Document], outages: Outages, sweep: str, number: int, agent: str) -> None:
+        self._documents, self._outages = lasting(documents), outages
+        self._sweep, self._number, self._agent = sweep, number, agent
+
+    def listed(self) -> list[Claim]:
+        wanted = {"sweep": self._sweep, "trial": self._number}
+        return [
+            _claim(entry) for entry in self._outages.ask(lambda: list(self._documents.find(wanted).sort("attempt", 1)))
+        ]
+
+    def add(self, attempt: int) -> bool:
+        names = {"sweep": self._sweep, "trial": self._number, "attempt": attempt, "agent": self._agent}
+        if self._outages.insert(self._documents, {"_id": self._id(attempt), **names}):
+            return True
+        # An insert that was sent again, because its answer was lost, is this agent's all the same.
+        entry = self._outages.ask(lambda: self._documents.find_one({"_id": self._id(attempt)}))
+        return entry is not None and entry["agent"] == self._agent
+
+    def release(self, attempt: int) -> None:
+        self._outages.ask(lambda: self._documents.delete_one({"_id": self._id(attempt)}))
+
+    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
+        change = {"$set": {"lease": dict(process)}}
+        self._outages.ask(lambda: self._documents.update_one({"_id": self._id(attempt)}, change))
+
+    def _id(self, attempt: int) -> str:
+        return f"{self._sweep}/{self._number}/{attempt}"
+
+
+def _claim(entry: Document) -> Claim:
+    return Claim(entry["attempt"], entry["agent"], process=entry.get("lease"))
 
 
 def sweep_ids(destination: Destination) -> list[str]:

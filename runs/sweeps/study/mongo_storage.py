@@ -25,7 +25,6 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from pymongo import ReturnDocument
 from pymongo.collection import Collection
-from pymongo.errors import DuplicateKeyError
 
 from runs.sweeps.study.outages import Outages, lasting
 
@@ -68,16 +67,10 @@ class MongoStorage(BaseStorage):
     # ------------------------------------------------------------------ the study
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        def create() -> bool:
-            try:
-                self._documents.insert_one({"_id": self._name, "directions": [one.name for one in directions]})
-            except DuplicateKeyError:
-                return False
-            return True
-
         if study_name != self._name:
             raise ValueError(f"got the study {study_name!r}, expected {self._name!r}: a storage holds one study")
-        if not self._outages.ask(create):
+        study = {"_id": self._name, "directions": [one.name for one in directions]}
+        if not self._outages.insert(self._documents, study):
             raise DuplicatedStudyError(f"the study {self._name!r} exists already")
         self._outages.ask(lambda: self._documents.create_index([("study", 1), ("state", 1)]))
         return _STUDY_ID
@@ -144,14 +137,7 @@ class MongoStorage(BaseStorage):
                 return chosen
 
     def _insert(self, document: dict[str, Any]) -> bool:
-        def insert() -> bool:
-            try:
-                self._documents.insert_one(document)
-            except DuplicateKeyError:
-                return False
-            return True
-
-        if is_new := self._outages.ask(insert):
+        if is_new := self._outages.insert(self._documents, document):
             self._keep(document)
         return is_new
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pymongo import WriteConcern
 from pymongo.collection import Collection
-from pymongo.errors import ConnectionFailure, PyMongoError
+from pymongo.errors import ConnectionFailure, DuplicateKeyError, PyMongoError
 
 from observers.mongo.destination import explain
 from runs.errors import StoreError
@@ -75,6 +75,18 @@ class Outages:
                     self._over = time.monotonic()
                     _log.warning("MongoDB at %s is back", self._place)
                 return answer
+
+    def insert(self, collection: Collection[dict[str, Any]], document: dict[str, Any]) -> bool:
+        """Insert a document, acknowledged once it is on the disk; return False if its `_id` exists already."""
+
+        def insert() -> bool:
+            try:
+                lasting(collection).insert_one(document)
+            except DuplicateKeyError:
+                return False
+            return True
+
+        return self.ask(insert)
 
     def hurry(self) -> None:
         """Wait no more: this process is about to end."""

@@ -104,7 +104,7 @@ class Watcher:
         unfinished = [number for number, point in points.items() if not point.is_finished]
         living = self.home.living_agents()
         claims = self.home.last_claims(unfinished)
-        running = tuple(number for number in unfinished if number in claims and claims[number].agent in living)
+        running = tuple(number for number in unfinished if number in claims and claims[number].owner in living)
         abandoned = tuple(number for number in unfinished if number not in running)
         definition = self.home.definition()
         if definition != self.definition:  # `sweep.run` has raised the limit since

@@ -15,7 +15,6 @@ from runs.stores.opening import open_store
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study import extras, mongo_storage
-from runs.sweeps.study.home import Claim
 from runs.sweeps.study.journals import _FileJournal
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
@@ -63,7 +62,7 @@ def make_sweep(place, id="first", num=8, reported=range(3), **entries):
         study = Study(home, definition, spec)
         home.beat("agent")
         for number in range(num):
-            home.claim(Claim(number, 0, "agent"))
+            home.claims(number, "agent").add(0)
             point = study.take(number)
             for step in reported:
                 study.report(number, step, 1 / (step + 1 + number) if step != 501 else math.nan if number else 70.0)

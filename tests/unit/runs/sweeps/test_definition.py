@@ -8,7 +8,7 @@ import pytest
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.home import Claim, FolderHome
+from runs.sweeps.study.home import FolderHome
 from runs.sweeps.study.study import Study
 
 SPEC = read_spec({"method": "grid", "parameters": {"x": {"values": [1, 2]}}})
@@ -48,9 +48,9 @@ def test_a_damaged_journal_is_refused_and_a_damaged_claim_is_nobodys(tmp_path):
     path.write_text("".join([first, "garbage{\n", *others]))
     with pytest.raises(SweepError, match=r"study\.journal: a line cannot be read"):
         Study(home, TINY, SPEC)
-    assert home.claim(Claim(0, 0, "a"))
+    assert home.claims(0, "a").add(0)
     (home.folder / "claims" / "000000.0").write_bytes(b"\xff\xfe")
-    assert home.last_claims([0])[0].agent not in home.living_agents()
+    assert home.last_claims([0])[0].owner not in home.living_agents()
 
 
 def test_a_definition_is_read_back(tmp_path):
