@@ -35,6 +35,8 @@ __all__ = ["Queue", "QueuedTask"]
 
 # What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
 _BY_A_PERSON = "SIGINT"
+# The module that starts the processes of a run with several ranks.
+_LAUNCHER_OF_RANKS = "torch.distributed.run"
 
 
 class QueuedTask(Task):
@@ -63,6 +65,7 @@ class QueuedTask(Task):
         self.claims = entry.claims(is_begun=is_resumed)
         self._entry = dataclasses.replace(entry, folder=run.folder)
         self._is_resumed, self._tell = is_resumed, tell
+        self.hears = _LAUNCHER_OF_RANKS not in launch.command
 
     def open_output(self) -> Printed:
         return Printed(tempfile.TemporaryFile())
@@ -80,7 +83,7 @@ class QueuedTask(Task):
             return True
 
     def ended(self, end: End) -> bool:
-        if not end.has_begun:
+        if not self._has_begun(end):
             return self._has_not_begun(end)
         try:
             run = self.run.store.get(self.name)
@@ -90,6 +93,10 @@ class QueuedTask(Task):
             self._tell(f"run {self.name} has ended ({end_text(end.code)}): {error}")
             return True
         return run.status != "FAILED"
+
+    def _has_begun(self, end: End) -> bool:
+        """Tell whether the run began, by its record if no process could tell."""
+        return end.has_begun or (not self.hears and self.run.store.get(self.name).status != "QUEUED")
 
     def _has_not_begun(self, end: End) -> bool:
         """Fail a run that could not be started, unless another worker has taken it over."""
@@ -106,7 +113,7 @@ class QueuedTask(Task):
         return False
 
     def interrupted(self, end: End) -> None:
-        if end.has_begun:
+        if self._has_begun(end):
             self.ended(end)
         else:
             self.claims.release(self.attempt)

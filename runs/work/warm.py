@@ -108,15 +108,23 @@ class WarmPython:
         """Its process."""
         return self._process.pid
 
-    def start(self, launch: Launch, *, output: int | None = None, trial: Mapping[str, Any] | None = None) -> Job:
+    def start(
+        self,
+        launch: Launch,
+        *,
+        output: int | None = None,
+        trial: Mapping[str, Any] | None = None,
+        hears: bool = True,
+    ) -> Job:
         """Start a process, which leads a process group of its own.
 
         Args:
             launch: The process.
             output: File descriptor for all that it prints; None is stdout and stderr of this process.
-            trial: What it is to know of its trial: `sweep`, `trial`, `attempt` and `parameters`, which its record will
-                tell; `metric`, which it reports; whether it `prunes`: waits for an answer to each report; and whether
+            trial: What the process knows of its trial: `sweep`, `trial`, `attempt` and `parameters`, which its record
+                keeps; `metric`, which it reports; whether it `prunes`: waits for an answer to each report; and whether
                 it `asks`: waits for an answer before its run begins.
+            hears: Whether the process tells events. One that starts others for its run, as torchrun does, cannot.
 
         Raises:
             LaunchError: If it cannot be started.
@@ -128,7 +136,7 @@ class WarmPython:
             "cwd": str(launch.cwd.absolute()),
             "env": launch.environ(self._environment),
             "trial": dict(trial or {}),
-            "variable": TRIAL_VARIABLE,
+            "variable": TRIAL_VARIABLE if hears else "",
         }
         out = [1, 2] if output is None else [output, output]
         with self._lock:

@@ -310,7 +310,8 @@ def run(request: dict[str, Any], line: int) -> NoReturn:
     """Become the program."""
     command, environment = request["command"], request["env"]
     os.set_inheritable(line, bool(request["cold"]))
-    environment[request["variable"]] = json.dumps({"fd": line, **request["trial"]})
+    if request["variable"]:
+        environment[request["variable"]] = json.dumps({"fd": line, **request["trial"]})
     if request["cold"]:
         try:
             os.execve(command[0], command, environment)

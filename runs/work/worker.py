@@ -62,6 +62,7 @@ class Task(abc.ABC):
         attempt: The claimed attempt.
         trial: What the process is told, as in `WarmPython.start`; nothing outside of a sweep.
         timeout_s: Seconds that the process may take.
+        hears: Whether the process tells when its run begins, and asks before; see `WarmPython.start`.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Task(abc.ABC):
     attempt: int
     trial: Mapping[str, Any] = {}
     timeout_s: float = math.inf
+    hears: bool = True
 
     @abc.abstractmethod
     def open_output(self) -> Printed:
@@ -224,7 +226,8 @@ class Worker:
             launch = dataclasses.replace(launch, environment={**gpu, **launch.environment})
         output = task.open_output()
         try:
-            job = self._warm.start(launch, output=output.descriptor, trial={**task.trial, "asks": True})
+            trial = {**task.trial, "asks": True}
+            job = self._warm.start(launch, output=output.descriptor, trial=trial, hears=task.hears)
         except BaseException:
             with output:
                 raise

@@ -278,6 +278,16 @@ def test_visible_gpus_are_those_of_the_environment(given, expected):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": given}) == expected
 
 
+@pytest.mark.nightly
+def test_queued_run_of_several_ranks_is_started_by_torchrun(lab):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = [*torchrun, str(ROOT / "exp.py"), "-q", "with", "data.fast", "epochs=1"]
+    done = run([sys.executable, *words], cwd=lab.folder, capture_output=True, starts_python=True)
+    assert done.returncode == 0, done.stderr
+    assert lab.work().num_failed == 0, lab.told
+    assert lab.runs() == {"1": "COMPLETED"}
+
+
 def test_failed_run_fails_the_worker_and_is_not_taken_again(lab):
     lab.enqueue({"x": 1, "how": "1 / 0"})
     assert lab.work().num_failed == 1

@@ -275,6 +275,14 @@ def test_killed_warm_process_ends_its_runs_and_is_started_again(write, tmp_path)
 # ------------------------------------------------------------------ trials
 
 
+def test_process_that_starts_the_ranks_of_a_run_is_given_no_line(warm, write, tmp_path):
+    launch = write("import os; print(os.environ.get('SACRISTAN_TRIAL'))")
+    with (tmp_path / "output").open("w+b") as out, warm.start(launch, output=out.fileno(), hears=False) as job:
+        assert job.wait(60) == 0
+        out.seek(0)
+        assert out.read() == b"None\n"
+
+
 def test_pruned_run_keeps_its_record_and_is_listed_as_pruned(warm, write, tmp_path, database, mongo_url):
     observers = f"ex.observers += [FileObserver('runs'), MongoObserver({mongo_url!r}, {database.name!r})]\n"
     launch = write(EXPERIMENT + observers + REPORTING)
