@@ -164,8 +164,8 @@ def run(_config: Map, _run: Any) -> Any:
 
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
-    """Work on a sweep (sweep.id=...) that was started elsewhere, until no point is left."""
-    from runs.sweeps.agents.worker import work
+    """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
+    from runs.sweeps.agents.agent_process import work
     from runs.work.sharing import divided_threads
 
     check_config(_config)

@@ -56,7 +56,7 @@ PACKAGES = (
 )
 LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
 # Commands and modules that start experiments, or a Python that does.
-STARTING = {"resume", "fork", "reproduce", "work", "sweep.run", "sweep.agent", "runs.sweeps.agents.worker"}
+STARTING = {"resume", "fork", "reproduce", "work", "sweep.run", "sweep.agent", "runs.sweeps.agents.agent_process"}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # Variables that a program reads when it starts, or a package when it is imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")

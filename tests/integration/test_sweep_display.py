@@ -20,7 +20,7 @@ logging.basicConfig(format="%(message)s")
 from runs.sweeps.study.outages import _log
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Watcher
-from runs.sweeps.agents.supervising import display
+from runs.sweeps.agents.display import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:
     watcher = Watcher(home)
     status = watcher.look()

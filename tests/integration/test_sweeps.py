@@ -520,7 +520,7 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
         # Ten of them, each at another time of its life, but none before it has taken a point.
         while len(killed) < 10 and process.poll() is None:
             time.sleep(chance.uniform(0.0, 0.7))
-            agents = [child for child in descendants(process) if "runs.sweeps.agents.worker" in cmdline(child)]
+            agents = [child for child in descendants(process) if "runs.sweeps.agents.agent_process" in cmdline(child)]
             if agents and (victim := chance.choice(agents)).pid not in killed:
                 killed.add(victim.pid)
                 victim.kill()

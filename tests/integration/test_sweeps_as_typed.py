@@ -49,7 +49,7 @@ def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
     study.progress()
     study.take(1)
     with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
-        assert any("waiting for those that agents of others are at" in line for line in process.stdout)
+        assert any("waiting for the points of other agents" in line for line in process.stdout)
         assert process.poll() is None
         study.finish(1, "COMPLETE", [1.25])
         home.leave("other")

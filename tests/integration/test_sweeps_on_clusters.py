@@ -77,7 +77,7 @@ def agents_of(process):
     found = []
     for child in psutil.Process(process).children(recursive=True):
         try:
-            if "runs.sweeps.agents.worker" in child.cmdline():
+            if "runs.sweeps.agents.agent_process" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass

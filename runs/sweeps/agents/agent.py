@@ -118,7 +118,7 @@ class Agent(Source):
         Returns:
             The point and the number of the attempt; None if there is nothing left to take.
         """
-        while not self._home.is_stopped and not self._is_late:
+        while not self._home.is_stopped and not self._means.is_late:
             self.beat()
             if not self.study.draws_alone:
                 self.study.progress()
@@ -139,10 +139,6 @@ class Agent(Source):
                 return point, 0
             self.study.finish_as(number, same)
         return None
-
-    @property
-    def _is_late(self) -> bool:
-        return self._means.deadline is not None and time.time() >= self._means.deadline
 
     @property
     def _limit(self) -> float:

@@ -1,10 +1,14 @@
-"""`AgentProcess`: an agent of a sweep as a process; and what those who supervise agents ask of one."""
+"""An agent as a process: `AgentProcess` starts one, and `python -m runs.sweeps.agents.agent_process` is one.
+
+It reads its request, as JSON, from stdin: on the command line everybody could read the password of the database.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -12,45 +16,49 @@ import sys
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from runs.rerun.processes import EndsWithUs
+from observers.record.identity import TRIAL_VARIABLE
+from runs.errors import RunsError
+from runs.rerun.ending import EndsWithUs
+from runs.sweeps.agents.agent import Agent
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.place import Place
+from runs.work.warm import PACKAGES, WarmPython
 
-__all__ = ["END_BOUND_S", "ROOT", "AgentProcess", "Worker", "agent_request"]
+__all__ = ["END_BOUND_S", "ROOT", "AgentProcess", "StartedAgent", "agent_request", "main", "work"]
 
 # The folder of the lab's packages.
 ROOT = Path(__file__).parents[3]
-# An agent that is interrupted waits for its run, which saves its state.
+# Seconds that an interrupted agent has, in which its run saves its state.
 END_BOUND_S = 90
 
 
-class Worker(Protocol):
-    """An agent that somebody supervises."""
+class StartedAgent(Protocol):
+    """An agent that was started somewhere, for `supervise`."""
 
     @property
     def is_waiting(self) -> bool:
-        """True if it has not begun because it waits for a free place."""
+        """Whether it has not begun because no place is free."""
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for the signal that ended it; None as long as it runs or waits."""
+        """Return its exit code, negative for the signal that ended it; None while it runs or waits."""
 
     def interrupt(self, number: int) -> None:
         """Send it a signal, if it runs."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait for its end; return whether that has come."""
+        """Wait for its end; return whether it has ended."""
 
     def release(self) -> None:
-        """Let go of what belongs to it, once it has ended."""
+        """Free what belongs to it, once it has ended."""
 
 
 def agent_request(place: Place, id: str, means: Means) -> dict[str, Any]:
-    """Return what `python -m runs.sweeps.agents.worker` reads: JSON, with the password of the database.
+    """Return what an agent's process reads: JSON, with the password of the database.
 
     Args:
         place: Where the sweep is kept.
-        id: The sweep's.
-        means: What the agent works with. It prints to its own stdout.
+        id: The sweep's id.
+        means: What the agent works with; its `output` is replaced by the stdout of the process.
     """
     lab = None if means.lab is None else str(means.lab)
     settings = {**dataclasses.asdict(means), "base": str(means.base.absolute()), "lab": lab, "output": None}
@@ -58,7 +66,7 @@ def agent_request(place: Place, id: str, means: Means) -> dict[str, Any]:
 
 
 class AgentProcess:
-    """An agent's process. It ends when the process that started it does.
+    """An agent's process on this machine, a `StartedAgent`. It ends when the process that started it does.
 
     Args:
         request: What `agent_request` returned.
@@ -70,7 +78,7 @@ class AgentProcess:
     def __init__(self, request: dict[str, Any], log: IO[bytes]) -> None:
         search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runs.sweeps.agents.worker"],
+            [sys.executable, "-m", "runs.sweeps.agents.agent_process"],
             env={**os.environ, "PYTHONPATH": search},
             stdin=subprocess.PIPE,
             stdout=log,
@@ -85,7 +93,7 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
         return self._process.pid
 
     def poll(self) -> int | None:
@@ -105,3 +113,73 @@ class AgentProcess:
 
     def release(self) -> None:
         self._bond.release()
+
+
+# ---------------------------------------------------------------------- within the process
+
+
+def work(place: Place, id: str, means: Means) -> int:
+    """Work on a sweep until nothing is left to take, as one agent.
+
+    Args:
+        place: Where the sweep is kept.
+        id: The sweep's id.
+        means: What the agent works with.
+
+    Returns:
+        How many points the agent has seen through.
+
+    Raises:
+        RunsError: If there is no such sweep, or it cannot be read or written.
+    """
+    packages = PACKAGES if means.packages is None else means.packages
+    with contextlib.closing(place.home(id)) as home, WarmPython(packages, means.environment) as warm:
+        return Agent(home, means, warm).run()
+
+
+def main() -> int:
+    """Read a request from stdin, work on its sweep, and return the exit code."""
+    request = _request()
+    if request is None:
+        print(
+            "error: this process is started by sweep.run, which tells it by stdin what to work on; "
+            "to start an agent by hand: python exp.py sweep.agent with sweep.id=...",
+            file=sys.stderr,
+        )
+        return 2
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
+    os.environ.pop(TRIAL_VARIABLE, None)
+    means = request["means"]
+    paths = {name: Path(means[name]) for name in ("base", "lab") if means[name] is not None}
+    try:
+        work(Place.of(request["place"]), request["id"], Means(**{**means, **paths}))
+    except KeyboardInterrupt:
+        return 130
+    except (RunsError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _request() -> dict[str, Any] | None:
+    """Return what `agent_request` made, read from stdin; None if that holds anything else."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return None
+    try:
+        request = json.loads(sys.stdin.readline())
+    except (ValueError, RecursionError):
+        return None
+    return request if isinstance(request, dict) and {"place", "id", "means"} <= request.keys() else None
+
+
+def _leave(number: int, frame: Any) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

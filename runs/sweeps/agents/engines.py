@@ -25,12 +25,13 @@ _CLUSTERS = ("slurm", "local", "debug")
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Place where agents run.
+    """Runs agents in one of three places.
 
     Attributes:
-        name: local, ray or slurm.
-        address: Of a cluster of Ray; None starts one on this machine.
-        resources: What each agent gets of a cluster: `cpus`, `gpus`, `memory_gb`; with Ray others that its nodes name.
+        name: `local`, this machine; `ray`, the nodes of a cluster; or `slurm`, the tasks of an array job.
+        address: Address of a Ray cluster; None starts one on this machine.
+        resources: Resources of each agent on a cluster: `cpus`, `gpus`, `memory_gb`; with Ray also others that its
+            nodes name.
         slurm: Options of the job, and the `cluster`: slurm, local or debug.
     """
 
@@ -40,10 +41,10 @@ class Engine:
     slurm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse what the engine does not take.
+        """Reject options that the engine does not take.
 
         Raises:
-            SweepError: If there is something.
+            SweepError: If there is one.
         """
         if self.address is not None and self.name != "ray":
             raise SweepError(f"sweep.address: got {self.address!r} with sweep.engine={self.name}, expected engine=ray")
@@ -61,7 +62,7 @@ class Engine:
             raise SweepError(f"sweep.slurm: got the cluster {cluster!r}, expected one of: {', '.join(_CLUSTERS)}")
 
     def check_extras(self) -> None:
-        """Refuse an engine whose package is not installed.
+        """Reject an engine whose package is not installed.
 
         Raises:
             MissingExtraError: If it is not.
@@ -87,14 +88,17 @@ class Engine:
     def run(
         self, place: Place, definition: Definition, means: Means, workers: Sequence[dict[str, str]], log: Path
     ) -> Status:
-        """Let agents work on a sweep until it is done, and show how it stands; return that.
+        """Run agents on a sweep until it is done, and show its progress.
 
         Args:
             place: Where the sweep is kept.
             definition: The sweep.
             means: What the agents work with.
-            workers: For each agent, the variables to set for its runs, on this machine.
+            workers: For each agent, variables to set for its runs on this machine; clusters set their own.
             log: A file for what the runs print.
+
+        Returns:
+            The status of the sweep after the last agent has ended.
 
         Raises:
             SweepError: If the engine has no such resources, or agents end as soon as they are started.

@@ -1,4 +1,4 @@
-"""Finals: the best points of a sweep run again on fresh seeds, as sweeps of their own beside it, and judged."""
+"""Finals: rerun the best points of a sweep on fresh seeds, as separate sweeps, and judge them by those runs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,23 @@ def finals(
 ) -> Judgement:
     """Run the best points of a sweep again on seeds that the search did not use, and judge them by those runs alone.
 
-    The runs of trial 7 of the sweep `abc` are those of a sweep `abc-final-7`; what is there of it is not run again.
+    The runs of trial 7 of the sweep `abc` belong to a sweep `abc-final-7`; its finished runs are not repeated.
 
     Args:
         place: Where sweeps are kept.
-        watcher: Looks at the sweep.
+        watcher: Watches the sweep.
         means: What the agents work with.
-        workers: For each agent, the variables to set for its runs.
+        workers: For each agent, variables to set for its runs.
         num_seeds: Runs of each finalist.
-        num_finalists: At most as many points.
+        num_finalists: Most points to run again.
         log: A file for what the runs print.
         show: Takes lines.
 
+    Returns:
+        The finalists, best first, with a comparison of each with the best.
+
     Raises:
-        SweepError: If the sweep has several objectives or none, or no point of it has come to its end.
+        SweepError: If the sweep has several objectives or none, or no complete trial.
     """
     definition, spec = watcher.definition, watcher.spec
     if len(spec.objectives) != 1:

@@ -1,10 +1,10 @@
-"""Agents of a sweep as actors of Ray: on the nodes of a cluster, or on this machine.
+"""Agents of a sweep as Ray actors: on the nodes of a cluster, or on this machine.
 
-An actor starts the agent's process, an `AgentProcess` as on this machine, and is there until that has ended. What Ray
-assigns to it, GPUs (CUDA_VISIBLE_DEVICES) and threads (OMP_NUM_THREADS), the agent and its runs inherit.
+An actor starts the agent's process, an `AgentProcess` as on this machine, and lives until that ends. The agent and its
+runs inherit the GPUs (CUDA_VISIBLE_DEVICES) and threads (OMP_NUM_THREADS) that Ray assigns to the actor.
 
-An existing cluster gets the experiment's folder shipped, and runs are started from that copy. Their records go to the
-same path on each node, or to the database.
+The experiment's folder is shipped to an existing cluster, and runs start from that copy. Their records go to the same
+path on each node, or to the database.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runs.errors import SweepError
-from runs.sweeps.agents.agent_process import ROOT, Worker
+from runs.sweeps.agents.agent_process import ROOT, StartedAgent
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.home import FolderHome
@@ -25,7 +25,7 @@ from runs.sweeps.study.place import Place
 
 __all__ = ["ray_agents"]
 
-# What is never shipped, as in a .gitignore; Ray leaves out what the lab's own .gitignore names as well.
+# Never shipped, in the syntax of .gitignore; Ray also leaves out what the lab's own .gitignore names.
 _EXCLUDES = ["my_runs/", ".venv/", ".git/", "__pycache__/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/"]
 # Agents keep nothing in Ray's shared memory.
 _OBJECT_STORE_BYTES = 100 * 2**20
@@ -35,14 +35,15 @@ _PROBE_S = 120
 @contextlib.contextmanager
 def ray_agents(
     place: Place, definition: Definition, address: str | None, resources: Mapping[str, float]
-) -> Iterator[Callable[[dict[str, Any], IO[bytes]], Worker]]:
-    """Connect to a cluster, and give what starts agents on it, for `supervise`.
+) -> Iterator[Callable[[dict[str, Any], IO[bytes]], StartedAgent]]:
+    """Connect to a cluster, and yield a function that starts agents on it, for `supervise`.
 
     Args:
         place: Where the sweep is kept.
         definition: The sweep.
-        address: Of an existing cluster; None starts Ray on this machine, or takes what this process is connected to.
-        resources: What each agent gets: `cpus`, `gpus`, `memory_gb`, and resources that nodes of the cluster name.
+        address: Address of an existing cluster; None uses the cluster that this process is connected to, or starts Ray
+            on this machine.
+        resources: Resources of each agent: `cpus`, `gpus`, `memory_gb`, and others that nodes of the cluster name.
 
     Raises:
         MissingExtraError: If Ray is not installed.
@@ -63,7 +64,7 @@ def ray_agents(
         _check_fits(ray, options, is_ours=address is None)
         host: Any = ray.remote(_host_class()).options(max_concurrency=4, **options)
 
-        def start(request: dict[str, Any], log: IO[bytes]) -> Worker:
+        def start(request: dict[str, Any], log: IO[bytes]) -> StartedAgent:
             is_shipped = address is not None and not was_connected
             return _Actor(ray, host.remote(str(ROOT), request, str(Path(log.name).absolute()), is_shipped))
 
@@ -78,7 +79,7 @@ def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
     if address is None:
         try:
             ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
-        except Exception as error:  # which may be of any kind
+        except Exception as error:  # of any kind
             ray.shutdown()
             raise SweepError(
                 f"sweep.engine=ray: Ray does not start on this machine ({_first_line(error)}); its logs are in"
@@ -100,10 +101,10 @@ def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
 
 
 def _check_seen(ray: Any, place: Place, id: str) -> None:
-    """Refuse a sweep in a folder that a node of the cluster does not see.
+    """Reject a sweep in a folder that a node of the cluster does not see.
 
     Raises:
-        SweepError: If there is one.
+        SweepError: If there is such a node.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -141,7 +142,7 @@ def _check_seen(ray: Any, place: Place, id: str) -> None:
 
 
 def _actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """Return Ray's options for resources; without any an agent has one CPU."""
+    """Return Ray's options for resources; by default an agent has one CPU."""
     named = {"cpus": "num_cpus", "gpus": "num_gpus"}
     options: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0}
     options.update({named[name]: value for name, value in resources.items() if name in named})
@@ -152,7 +153,7 @@ def _actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _check_fits(ray: Any, options: Mapping[str, Any], *, is_ours: bool) -> None:
-    """Refuse what no node has, where none can join.
+    """Reject resources that no node has, unless nodes can join.
 
     Raises:
         SweepError: If an agent would wait for ever.
@@ -169,10 +170,10 @@ def _check_fits(ray: Any, options: Mapping[str, Any], *, is_ours: bool) -> None:
 
 
 def _host_class() -> type:
-    """Return the class of the actors: made here, so that it travels whole, to nodes that have no `runs` to import."""
+    """Return the class of the actors: a local one, which Ray pickles whole, for nodes that cannot import `runs`."""
 
     class Host:
-        """Has an agent's process on a node."""
+        """Runs an agent's process on a node."""
 
         def __init__(self, root: str, request: dict[str, Any], log: str, is_shipped: bool) -> None:
             self.root, self.request, self.log, self.is_shipped = root, request, log, is_shipped
@@ -180,7 +181,7 @@ def _host_class() -> type:
             self.is_unwanted = False
 
         def begin(self) -> None:
-            """Return, which an actor does as soon as it has its place."""
+            """Return at once: an actor answers as soon as it has its place."""
 
         def work(self) -> int:
             """Start the agent, wait for its end, and return its exit code."""
@@ -212,7 +213,7 @@ def _host_class() -> type:
 
 
 class _Actor:
-    """An agent on a node, as a `Worker`."""
+    """An agent on a node, as a `StartedAgent`."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray, self._handle = ray, handle

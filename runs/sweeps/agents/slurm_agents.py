@@ -1,7 +1,7 @@
-"""Agents of a sweep as an array job of Slurm, through submitit; or, to try that, as processes of this machine.
+"""Agents of a sweep as an array job of Slurm, through submitit; or, to try that, as processes on this machine.
 
-A task of the array starts an agent's process and waits for it. Where Slurm preempts it or its time is over, the agent
-saves the state of its run, and the task is queued again.
+A task of the array starts an agent's process and waits for it. If Slurm preempts the task, or its time is over, the
+agent has its run save a state, and the task is queued again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from runs.errors import SweepError
 from runs.sweeps.agents.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
-from runs.sweeps.agents.supervising import display
+from runs.sweeps.agents.display import display
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.place import Place
@@ -33,10 +33,10 @@ _GENERIC = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per
 
 
 class ArrayTask:
-    """One agent of the array, as it is pickled: without the password of the database.
+    """One agent of the array, as submitit pickles it: without the password of the database.
 
     Args:
-        request: A file, which only its owner reads, with what the agent is to do.
+        request: A file with the agent's request, which only its owner can read.
     """
 
     def __init__(self, request: Path) -> None:
@@ -52,7 +52,7 @@ class ArrayTask:
         return self._process.poll() or 0
 
     def checkpoint(self) -> Any:
-        """Interrupt the agent, and return what submitit queues in its place."""
+        """Interrupt the agent, and return the task that submitit queues next."""
         from submitit.helpers import DelayedSubmission
 
         if self._process is not None:
@@ -76,16 +76,19 @@ def run_array(
     options: Mapping[str, Any],
     show: Callable[[str], None] = say,
 ) -> Status:
-    """Submit agents as an array job, show how the sweep stands until it has ended, and return that.
+    """Submit agents as an array job, and show the progress of the sweep until the job has ended.
 
     Args:
         place: Where the sweep is kept, on a file system that all nodes share.
-        id: The sweep's.
+        id: The sweep's id.
         means: What the agents work with.
-        num_agents: Agents to be at work; those that are, such as of an earlier array, are no tasks of this one.
-        resources: What each gets: `cpus`, `gpus`, `memory_gb`.
+        num_agents: Agents that should work; living ones, as of an earlier array, are not submitted again.
+        resources: Resources of each agent: `cpus`, `gpus`, `memory_gb`.
         options: submitit's options, without the prefix `slurm_`; and the `cluster`: slurm, local or debug.
         show: Takes lines.
+
+    Returns:
+        The status of the sweep after the last agent has ended.
 
     Raises:
         MissingExtraError: If submitit is not installed.
@@ -113,18 +116,17 @@ def run_array(
             at_once = f", or at once: scancel {number}" if jobs else ""
             show(
                 f"{job} continues; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
-                f"which lets runs come to their end{at_once}"
+                f"which finishes the current runs{at_once}"
             )
             raise
     request.unlink(missing_ok=True)
-    is_late = means.deadline is not None and time.time() >= means.deadline
-    if not (status.is_done or status.is_stopped or is_late):
-        raise SweepError(f"{job} has ended with points left; see {folder}; the same command goes on")
+    if not (status.is_done or status.is_stopped or means.is_late):
+        raise SweepError(f"{job} has ended with points left; see {folder}; the same command continues the sweep")
     return status
 
 
 def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable[[str], None]) -> Status:
-    """Show how a sweep stands until all jobs have ended, and no agent of others is at work; return that."""
+    """Show the progress of a sweep until all jobs have ended and no other agent works; return the last status."""
     with display(show, status, watcher) as look:
         while True:
             has_ended = all(job.done() for job in jobs)
@@ -136,7 +138,7 @@ def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable
 
 
 def _write_request(folder: Path, request: Mapping[str, Any]) -> Path:
-    """Write a file that nobody else reads: it may hold the password of a database."""
+    """Write a file that only its owner can read: it may hold the password of a database."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"request-{secrets.token_hex(4)}.json"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
@@ -157,7 +159,7 @@ def _submit(
         from submitit.core.utils import FailedJobError
     own = dict(options)
     cluster = own.pop("cluster", "slurm")
-    # Its python starts in a folder of its own, and finds the lab's packages by this.
+    # Its Python starts in another folder, and finds the lab's packages by this.
     setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}", *own.pop("setup", [])]
     given = {"name": f"sweep-{id}", **{_RESOURCES[name]: value for name, value in resources.items()}, **own}
     parameters = {name if name in _GENERIC else f"slurm_{name}": value for name, value in given.items()}

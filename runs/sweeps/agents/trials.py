@@ -59,6 +59,11 @@ class Means:
     output: int | None = None
     lab: Path | None = None
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline is not None and time.time() >= self.deadline
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
