@@ -72,8 +72,8 @@ def main(arguments: argparse.Namespace) -> int:
             worker.work(until_empty=arguments.until_empty)
         finally:
             queue.close()
-    if queue.num_passed_over:
-        number = "1 run waits" if queue.num_passed_over == 1 else f"{queue.num_passed_over} runs wait"
+    if queue.num_skipped:
+        number = "1 run waits" if queue.num_skipped == 1 else f"{queue.num_skipped} runs wait"
         print_text(f"{number} in {store.where} and cannot be started here, for the reasons above")
     elif worker.num_started == 0:
         print_text(f"no run waits in {store.where}")

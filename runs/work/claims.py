@@ -15,20 +15,18 @@ import abc
 import contextlib
 import dataclasses
 import json
-import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.record.atomic_file import replacing, sync_file
+from observers.record.atomic_file import replacing, write_once
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from runs.errors import StoreError
 
-__all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending", "write_once"]
+__all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
 
 # A run imports its packages between its claim and its start. A claim from another machine that stood for ten times as
 # many seconds without a start belongs to a worker that was killed.
@@ -231,35 +229,6 @@ def is_pending(claim: Claim, began: float | None) -> bool:
     if began is not None and isinstance(at, int | float) and at <= began:
         return False  # the claim led to that start, and the run has ended since
     return is_alive(claim.lease) or (claim.process is not None and is_alive(claim.process))
-
-
-def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
-    """Write a file that does not exist yet, whole or not at all.
-
-    Args:
-        path: The file, in a folder that exists.
-        content: Its content.
-        durable: Whether to wait until it is on the disk. A process that is killed never needs that, a power cut does.
-
-    Returns:
-        False if the file exists already; it stays as it is.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(content)
-            stream.flush()
-            if durable:
-                sync_file(stream.fileno())
-        os.link(temporary, path)  # atomic, on NFS too
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
-    return True
 
 
 def _own_lease() -> dict[str, Any]:

@@ -18,9 +18,9 @@ from runs.errors import LaunchError, RunsError, StoreError
 from runs.query.texts import list_text
 from runs.query.times import time_of
 from runs.rerun.launching import Launch, recorded_launch
+from runs.rerun.processes import end_text
 from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, resume_launch
-from runs.rerun.wording import end_text, some
 from runs.stores.mongo.run import MongoRun
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
@@ -124,7 +124,7 @@ class Queue(Source):
 
     Args:
         store: The store.
-        tell: Takes a sentence for the person: why a run is passed over, how one ended.
+        tell: Takes a sentence for the person: why a run is skipped, how one ended.
         retries: How often a run is taken again that was cut off by a kill or any signal but SIGINT (Ctrl-C).
         any_sources: Whether runs are started whose sources have changed since they were recorded.
         record_to: The folder for runs of a database that have no folder on this machine.
@@ -132,7 +132,7 @@ class Queue(Source):
         options: Options for the experiments' command lines, such as `-m URL`; they replace the recorded ones.
 
     Attributes:
-        num_passed_over: Runs that waited when none was taken last, and could not be started.
+        num_skipped: Runs that waited when none was taken last, and could not be started.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Queue(Source):
         settings: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
-        self.num_passed_over = 0
+        self.num_skipped = 0
         self._store, self._tell, self._retries, self._any_sources = store, tell, retries, any_sources
         self._record_to, self._settings, self._options = record_to, list(settings), list(options)
         self._told: set[tuple[str, str]] = set()
@@ -162,27 +162,27 @@ class Queue(Source):
 
     @property
     def idle_text(self) -> str:
-        waits = f"{self.num_passed_over} passed over" if self.num_passed_over else "no run waits"
+        waits = f"{self.num_skipped} skipped" if self.num_skipped else "no run waits"
         return f"{waits}; looking for new ones until Ctrl-C"
 
     def take(self) -> QueuedTask | None:
-        passed_over = 0
+        skipped = 0
         for run in self._waiting():
             try:
                 task = self._take(run)
             except RunsError as error:
-                passed_over += 1
+                skipped += 1
                 self._tell_once(run, str(error))
             else:
                 if task is not None:
                     return task
-        self.num_passed_over = passed_over
+        self.num_skipped = skipped
         return None
 
     def _tell_once(self, run: Run, reason: str) -> None:
         if (run.id, reason) not in self._told:
             self._told.add((run.id, reason))
-            self._tell(f"run {run.id} is passed over: {reason}")
+            self._tell(f"run {run.id} is skipped: {reason}")
 
     def enqueue(self, run: Run) -> None:
         """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`.

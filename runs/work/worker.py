@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import RunsError
-from runs.rerun.launching import Launch, raising_signals
+from runs.rerun.launching import Launch
+from runs.rerun.processes import raising_signals
 from runs.work.claims import Claims
 from runs.work.printed import Printed
 from runs.work.sharing import divided_threads, visible_gpus

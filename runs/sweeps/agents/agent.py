@@ -209,7 +209,7 @@ class Agent(Source):
             kills = last + 1 - point.times_given_back
             if kills <= self._means.retries:
                 return point, last + 1
-            reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
+            reason = f"its run was killed {kills} times; python -m runs ls --sweep {self._home.id}"
             self.study.finish(number, "FAIL", reason=reason)
         return None
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from observers.record.identity import TRIAL_VARIABLE
 from runs.errors import RunsError
-from runs.rerun.ending import EndsWithUs
+from runs.rerun.processes import EndsWithUs
 from runs.sweeps.agents.agent import Agent
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.place import Place

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from runs.errors import SweepError
-from runs.rerun.wording import end_text
+from runs.rerun.processes import end_text
 from runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
 from runs.sweeps.agents.display import display
 from runs.sweeps.agents.trials import Means
@@ -73,7 +73,7 @@ def supervise(
                     crew.look(status)
                     if not crew.is_working and _is_unfinished(status, means):
                         if not is_waiting:
-                            show("no point is left to take; waiting for the points of other agents")
+                            show("no point is left; waiting for the points of other agents")
                         is_waiting = True
                         crew.reinforce(status)
                     look(status)

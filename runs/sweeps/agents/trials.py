@@ -276,4 +276,4 @@ class Trial(Task):
 def _killed_text(code: int) -> str:
     """Return which signal killed a process, by its exit code, which is negative."""
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"was killed by {name}{', as when memory runs out' if -code == signal.SIGKILL else ''}"
+    return f"was killed by {name}{', as by the kernel when memory runs out' if -code == signal.SIGKILL else ''}"

@@ -21,14 +21,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.atomic_file import make_folder, replacing
+from observers.record.atomic_file import make_folder, replacing, write_once
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
-from runs.work.claims import Claim, Claims, FolderClaims, write_once
+from runs.work.claims import Claim, Claims, FolderClaims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
