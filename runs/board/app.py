@@ -20,7 +20,6 @@ from runs.board import (
     points_page,
     run_page,
     runs_page,
-    series,
     sweep_page,
 )
 from runs.board.assets import asset
@@ -32,7 +31,7 @@ from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
-_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, points_page, media_page, content_page)
+_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, points_page, media_page, content_page)
 
 
 def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:

@@ -9,10 +9,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from runs.board.compare_view import TABS, CompareView
-from runs.board.packed_numbers import numbers_response
+from runs.board.answers import look_again_s, numbers_response
 from runs.board.side_by_side import changed_sources, side_by_side
-from runs.board.visits import Visit, look_again_s, page
+from runs.board.views import TABS, CompareView
+from runs.board.visits import Visit, page
 from runs.comparison.comparing import compare
 from runs.comparison.panels import make_panels
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows

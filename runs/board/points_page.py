@@ -1,21 +1,26 @@
-"""All points of a plot as a CSV file; the plot itself has as many as it has pixels."""
+"""Points of curves: as many as a plot has pixels, or all of them as a CSV file."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import io
+import math
 import re
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from starlette.responses import Response, StreamingResponse
 
+from runs.board.answers import json_response, look_again_s
 from runs.board.compare_page import chosen_runs
-from runs.board.compare_view import CompareView
+from runs.board.views import CompareView
 from runs.board.visits import Visit, page
+from runs.comparison.curves import smoothed
 from runs.comparison.panels import make_panels
 from runs.errors import PlotError
+from runs.query.decimation import pixels
 from runs.query.texts import cell_text, is_number
 from runs.stores.run import Run
 
@@ -24,7 +29,47 @@ __all__ = ["ROUTES"]
 # Points that one request reads, and rows of a piece of the answer.
 _MAX_POINTS = 2_000_000
 _PIECE = 10_000
+_MIN_PIXELS, _USUAL_PIXELS, _MAX_PIXELS = 16, 500, 8_000
 _X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
+
+
+# ---------------------------------------------------------------------- what a plot draws
+
+
+def _series(visit: Visit) -> Response:
+    """Answer with the points that draw a metric, smoothed or not, or the part of it between two steps or times."""
+    started = time.perf_counter()
+    run = visit.store.get(visit.asked("run"))
+    series = run.metric(visit.asked("metric"))
+    positions = series.times if visit.asked("axis") == "times" else series.steps
+    order = np.argsort(positions, kind="stable") if np.any(np.diff(positions) < 0) else slice(None)
+    num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
+    bounds = visit.bound("from"), visit.bound("to")
+    values = series.values[order]
+    chosen = pixels(positions[order], values, num_pixels, *bounds)
+    weight = visit.bound("smoothing", "a number from 0 to below 1") or 0.0
+    averages = smoothed(values, weight)
+    if weight:  # averages are of all points; take those that draw either curve
+        chosen = np.union1d(chosen, pixels(positions[order], averages, num_pixels, *bounds))
+    return json_response(
+        {
+            "steps": series.steps[order][chosen].tolist(),
+            "values": _plain(values[chosen]),
+            "smoothed": _plain(averages[chosen]) if weight else None,
+            "times": series.times[order][chosen].tolist(),
+            "count": len(series),
+            "living": run.is_living,
+            "look_again_s": look_again_s(started),
+        }
+    )
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    """Return numbers for JSON; one that is not finite is a gap in the curve."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+# ---------------------------------------------------------------------- all points as CSV
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +115,7 @@ def _panel_points(visit: Visit) -> Response:
 
 
 def _check_number(runs: Sequence[Run], metric: str) -> None:
-    """Refuse to read more points than one request may."""
+    """Reject a request for more points than one may read."""
     num = sum(_num_points(run, metric) for run in runs)
     if num > _MAX_POINTS:
         raise PlotError(
@@ -81,7 +126,7 @@ def _check_number(runs: Sequence[Run], metric: str) -> None:
 
 def _num_points(run: Run, metric: str) -> int:
     count = run.summary.get(metric, {}).get("count")
-    if is_number(count) and isinstance(count, int):  # else a foreign record says something odd
+    if is_number(count) and isinstance(count, int):  # a foreign record may hold anything
         return count
     return len(run.metric(metric)) if metric in run.metrics else 0
 
@@ -120,4 +165,4 @@ def _text(rows: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-ROUTES = [page("/points", _points), page("/compare/points", _panel_points)]
+ROUTES = [page("/series", _series), page("/points", _points), page("/compare/points", _panel_points)]

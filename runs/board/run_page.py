@@ -12,10 +12,11 @@ from typing import Any
 from starlette.responses import Response
 
 from runs.board.ansi import to_html
+from runs.board.answers import json_response, look_again_s, version_of, watched
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import render, run_url, short_text
-from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
+from runs.board.visits import Visit, page
 from runs.errors import RunNotFoundError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.content import Content
@@ -56,7 +57,7 @@ def _run(visit: Visit) -> Response:
     body = render(f"run_{tab}.html", **common, problems=problems, **head, **values)
     is_open = _is_living(run) or head["status"] == "QUEUED"
     again_s = look_again_s(started) if is_open else look_again_s(started, _LOOK_AT_ENDED_S)
-    return watched(visit, body, again_s, x_open="1" if is_open else "")
+    return watched(visit.request, body, again_s, x_open="1" if is_open else "")
 
 
 def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:

@@ -1,21 +1,23 @@
-"""The page of all runs: found, sorted, grouped and paged by the store."""
+"""The page of all runs, which the store finds, sorts and counts."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
 
+from runs.board.answers import json_response, look_again_s, version_of, watched
 from runs.board.rendering import render
-from runs.board.runs_view import RunsView
-from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
+from runs.board.views import RunsView
+from runs.board.visits import Visit, page
 from runs.comparison.grouping import group_runs
 from runs.errors import ChangedError, FilterError, StoreError
-from runs.query.names import COMMON_FIELDS, full_name, short_name
+from runs.query.names import COMMON_FIELDS, short_name
 from runs.query.texts import count_text, is_number
 from runs.stores.run import Run
 from runs.stores.settings import telling_settings
@@ -24,16 +26,39 @@ __all__ = ["ROUTES"]
 
 _COLUMNS = ("name", "status", "start", "duration")
 _NEEDED = ("status", "tags")
-# A page may show the runs as they were so many seconds ago, as it looks for changes when it is there.
+# Greatest age of the runs on a page when it opens; it then looks for changes at once.
 _SHOWN_FOR_S = 10.0
-# And of the list of those that cannot be read, of which there are hardly ever any.
+# Greatest age of the list of damaged runs.
 _BROKEN_FOR_S = 60.0
-# Numbers from here on are scaled before they are squared.
+# Larger numbers are scaled before they are squared.
 _LARGE = 1e150
 _MAX_GROUPED = 20_000
-# A page counts so many runs, and as many beyond those that it shows, before it is sent; the rest when it watches.
+# A page counts this many runs beyond those that it shows before it is sent, and all when it looks for changes.
 _COUNTED = 1_000
 _MAX_CHANGED = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """Values of the template of a view.
+
+    Attributes:
+        columns: Names of the columns.
+        rows: The runs, each with its values by column.
+        groups: The groups that are shown instead; None for single runs.
+        total: Number of runs.
+        is_more: Whether there may be more than `total`.
+        numeric: Columns of numbers.
+        broken: Damaged runs, with the reasons.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[tuple[Run, list[Any]]] = ()
+    groups: Sequence[Mapping[str, Any]] | None = None
+    total: int = 0
+    is_more: bool = False
+    numeric: Collection[str] = ()
+    broken: Sequence[tuple[str, str]] = ()
 
 
 # ---------------------------------------------------------------------- looking
@@ -43,66 +68,54 @@ def _runs(visit: Visit) -> Response:
     """Answer with the page of a view."""
     view = RunsView.of(visit.request.query_params)
     if "add" in visit.request.query_params:
-        view = view.adding(visit.asked("add"))  # the page puts the view's own address in the place of this one
+        view = view.adding(visit.asked("add"))  # the page then puts the view's own address into the address bar
+    problem = ""
     try:
         if view.group:
-            return visit.render("runs.html", view=view, problem="", **_grouped(visit, view))
-        visit.store.max_age_s = _SHOWN_FOR_S
-        # All runs are counted without looking at them; those of a filter are not.
-        limit = _COUNTED * (1 + view.page * view.size // _COUNTED) if view.filter() else None
-        return visit.render("runs.html", view=view, problem="", **_listed(visit, view, limit))
+            shown = _grouped(visit, view)
+        else:
+            visit.store.max_age_s = _SHOWN_FOR_S
+            # Counting all runs reads none; counting those of a filter does.
+            limit = _COUNTED * (1 + view.page * view.SIZE // _COUNTED) if view.is_filtered else None
+            shown = _listed(visit, view, limit)
     except FilterError as error:
-        empty: dict[str, Any] = {
-            "columns": list(view.columns),
-            "rows": [],
-            "groups": None,
-            "total": 0,
-            "is_more": False,
-            "numeric": set(),
-            "broken": [],
-        }
-        return visit.render("runs.html", 400, view=view, problem=str(error), **empty)
+        problem, shown = str(error), _Shown(view.column)
     finally:
         visit.store.max_age_s = 0.0
+    return visit.render("runs.html", 400 if problem else 200, view=view, problem=problem, **vars(shown))
 
 
 def _rows(visit: Visit) -> Response:
-    """Answer with the rows of a view alone, or that they are as they were, to a page that watches them."""
+    """Answer with the rows of a view, or that they have not changed, to a page that watches them."""
     started = time.perf_counter()
     view = RunsView.of(visit.request.query_params)
-    listed = _listed(visit, view)
-    body = render("rows.html", board=visit.board, view=view, **listed)
-    return watched(visit, body, look_again_s(started), x_total=str(listed["total"]))
+    shown = _listed(visit, view)
+    body = render("rows.html", board=visit.board, view=view, **vars(shown))
+    return watched(visit.request, body, look_again_s(started), x_total=str(shown.total))
 
 
-def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> dict[str, Any]:
-    """Return the rows of a view, and of how many runs they are, counted up to a limit."""
-    wanted = view.columns or (*_COLUMNS, "result", "tags")
-    offset = (view.page - 1) * view.size
-    found = [run.listed() for run in visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], offset)]
-    columns = list(view.columns or _usual_columns(found, view))
-    rows = [(run, [_value(run, name) for name in columns]) for run in found]
-    shown = [[row[1][index] for row in rows] for index in range(len(columns))]
-    numeric = {name for name, values in zip(columns, shown, strict=True) if _is_numeric(values)}
-    broken = visit.store.unreadable(_BROKEN_FOR_S)
-    is_last = 0 < len(found) < view.size
-    total = offset + len(found) if is_last else visit.store.count(view.filter(), limit)
-    return {
-        "columns": columns,
-        "rows": rows,
-        "groups": None,
-        "total": total,
-        "is_more": limit is not None and total >= limit,
-        "numeric": numeric,
-        "broken": broken,
-    }
+def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
+    """Return the rows of a view, and the number of all of its runs, counted up to a limit."""
+    fetched = [*(view.column or (*_COLUMNS, "result", "tags")), *_NEEDED]
+    runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
+    columns = view.column or _usual_columns(runs, view)
+    rows = [(run, [_value(run, name) for name in columns]) for run in runs]
+    is_last = 0 < len(runs) < view.SIZE
+    total = view.offset + len(runs) if is_last else visit.store.count(view.tree, limit)
+    return _Shown(
+        columns=columns,
+        rows=rows,
+        total=total,
+        is_more=limit is not None and total >= limit,
+        numeric={name for place, name in enumerate(columns) if _is_numeric([values[place] for _, values in rows])},
+        broken=visit.store.unreadable(_BROKEN_FOR_S),
+    )
 
 
-def _usual_columns(found: Sequence[Run], view: RunsView) -> list[str]:
-    """Return the usual columns, what the runs are sorted by, and settings by which people know them apart."""
-    sorted_by = short_name(full_name(view.sort.removeprefix("-")))
-    more = [name for name in (sorted_by, "result") if any(_value(run, name) is not None for run in found)]
-    return list(dict.fromkeys([*_COLUMNS, *(name for name in more if name != "id"), *telling_settings(found), "tags"]))
+def _usual_columns(runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
+    """Return the usual columns, the field of the order, and the settings that differ."""
+    more = [name for name in (view.sort_name, "result") if any(_value(run, name) is not None for run in runs)]
+    return tuple(dict.fromkeys([*_COLUMNS, *(name for name in more if name != "id"), *telling_settings(runs), "tags"]))
 
 
 def _value(run: Run, name: str) -> Any:
@@ -120,31 +133,29 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 # ---------------------------------------------------------------------- groups
 
 
-def _grouped(visit: Visit, view: RunsView) -> dict[str, Any]:
-    """Return the runs of a view in groups, each with mean and deviation of the columns that are numbers."""
-    names = view.columns or ("duration", "result", *_some_metrics(visit))
-    runs = [run.listed() for run in visit.store.find(view.filter(), None, _MAX_GROUPED, [view.group, *names])]
+def _grouped(visit: Visit, view: RunsView) -> _Shown:
+    """Return the runs of a view in groups, each with mean and deviation of the numeric columns."""
+    names = view.column or ("duration", "result", *_some_metrics(visit))
+    runs = [run.listed() for run in visit.store.find(view.tree, None, _MAX_GROUPED, [view.group, *names])]
     if runs:
         visit.store.check_field(view.group)
-    kept: dict[str, list[list[float]]] = {}
     groups = group_runs(runs, [view.group])[0] if runs else []
+    numbers: dict[str, list[list[float]]] = {}
     for name in names:
         values = [[_as_float(value) for run in group.runs if is_number(value := _value(run, name))] for group in groups]
         if any(values):
-            kept[name] = values
+            numbers[name] = values
     rows = [
         {
             "label": group.name,
             "url": view.of_group(group.label, group.values[view.group]),
             "count": len(group.runs),
-            "cells": [_mean_and_std(kept[name][index]) for name in kept],
+            "cells": [_mean_and_std(values[place]) for values in numbers.values()],
         }
-        for index, group in enumerate(groups)
+        for place, group in enumerate(groups)
     ]
     broken = visit.store.unreadable(_BROKEN_FOR_S)
-    return {
-        "columns": list(kept), "rows": [], "groups": rows, "total": len(runs), "numeric": set(kept), "broken": broken
-    }  # fmt: skip
+    return _Shown(tuple(numbers), groups=rows, total=len(runs), numeric=numbers.keys(), broken=broken)
 
 
 def _some_metrics(visit: Visit) -> list[str]:
@@ -157,7 +168,7 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | 
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
-    # Sums of the largest numbers, and their squares, are larger than any.
+    # Sums and squares of the largest numbers overflow.
     most = max(map(abs, finite))
     scale = most if most > _LARGE else 1.0
     scaled = [value / scale for value in finite]
@@ -166,7 +177,7 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | 
 
 
 def _as_float(value: float) -> float:
-    """Return a number as a float; an integer that is larger than any as an infinity."""
+    """Return a number as a float; too large integers become infinities."""
     try:
         return float(value)
     except OverflowError:
@@ -174,7 +185,7 @@ def _as_float(value: float) -> float:
 
 
 def _fields(visit: Visit) -> Response:
-    """Answer with the fields that a column can be of."""
+    """Answer with the fields that columns can show."""
     names = {*visit.store.fields(), *COMMON_FIELDS} - {"config", "info", "provenance", "summary", "tags"}
     shown = sorted((short_name(name) for name in names if not name.startswith("tags.")), key=str.lower)
     return json_response({"fields": ["tags", *shown][:20_000]})
@@ -196,7 +207,7 @@ def _discard(visit: Visit) -> Response:
 
 
 def _tag(visit: Visit) -> Response:
-    """Attach the words of `add`, and take those of `remove` away."""
+    """Add the tags of `add`, and remove those of `remove`."""
     chosen = _chosen(visit)
     for run in chosen:
         visit.store.tag(run, visit.given("add").split(), visit.given("remove").split())
@@ -204,7 +215,7 @@ def _tag(visit: Visit) -> Response:
 
 
 def _note(visit: Visit) -> Response:
-    """Replace the note of runs, of one run only if it still is the version that whoever writes has seen."""
+    """Replace the notes of runs, each only if it still is the version that the writer has seen."""
     text, seen = visit.given("note").replace("\r\n", "\n"), visit.given("version")
     for run in _chosen(visit):
         try:

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runs.board.app import create_app
-from runs.board.connections import MAX_CONNECTIONS, YieldingProtocol
 from runs.board.security import Policy, check_address
 from runs.errors import ServerError
 from runs.stores.opening import open_store
@@ -27,8 +27,46 @@ from runs.stores.opening import open_store
 __all__ = ["BoardServer"]
 
 _SHUTDOWN_S = 2
-# As malloc.h of glibc has them: https://man7.org/linux/man-pages/man3/mallopt.3.html
+# Open connections that do not all wait for answers.
+_MAX_CONNECTIONS = 200
+# From malloc.h of glibc: https://man7.org/linux/man-pages/man3/mallopt.3.html
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+
+
+class _YieldingProtocol(H11Protocol):
+    """HTTP/1.1 that closes a connection for a new one if there are too many, so silent clients keep nobody out.
+
+    It closes the connection that has waited longest: idle, or with an incomplete request; if all requests are complete,
+    one whose answer is not read.
+    """
+
+    _waiting_since = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.Protocol`.
+
+        Args:
+            transport: The new connection.
+        """
+        super().connection_made(transport)
+        self._waiting_since = self.loop.time()
+        others = [one for one in self.connections if one is not self and isinstance(one, _YieldingProtocol)]
+        if len(self.connections) < _MAX_CONNECTIONS:
+            return
+        if idle := [one for one in others if not one._is_asked or one.flow.write_paused]:
+            longest = min(idle, key=lambda one: (one._is_asked, one._waiting_since))
+            self.connections.discard(longest)
+            longest.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """See `H11Protocol`; the connection now waits for the next request."""
+        self._waiting_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def _is_asked(self) -> bool:
+        """True if a whole request has arrived and is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
 
 @dataclasses.dataclass
@@ -39,8 +77,8 @@ class BoardServer:
         where: The store, as `open_store` takes it.
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        token: What browsers must show; None lets everybody in, an empty text makes one up.
-        is_read_only: Whether nothing can be written.
+        token: The token that browsers must present; None lets everybody in, an empty text makes a random one.
+        is_read_only: Whether to reject tags, notes and deletion.
         certificate: TLS certificate, as PEM.
         key: Its key; None if it is in the same file.
 
@@ -67,7 +105,7 @@ class BoardServer:
         if self.key is not None and self.certificate is None:
             raise ServerError(f"got the key {self.key} without a certificate; add --certificate")
         with open_store(self.where):
-            pass  # what cannot be opened is refused here
+            pass  # raises here if the store cannot be opened
         if not 0 <= self.port < 2**16:
             raise ServerError(f"port: got {self.port}, expected 0 to 65535")
         self._server: uvicorn.Server | None = None
@@ -85,7 +123,7 @@ class BoardServer:
 
     @property
     def url(self) -> str:
-        """Its address, with the token."""
+        """Its URL, with the token."""
         scheme = "https" if self.certificate else "http"
         host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
         host = f"[{host}]" if ":" in host else host
@@ -94,8 +132,12 @@ class BoardServer:
     def serve(self, *, opens_browser: bool = False, on_started: Callable[[], None] = lambda: None) -> None:
         """Answer requests until SIGINT or SIGTERM, which are raised again when the last answer is sent.
 
+        Args:
+            opens_browser: Whether to open the board in the browser, if there is a screen.
+            on_started: Called when the board is ready.
+
         Raises:
-            ServerError: If the certificate makes no sense.
+            ServerError: If the certificate is invalid.
         """
         _return_large_arrays()
         policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
@@ -105,16 +147,16 @@ class BoardServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            http=YieldingProtocol,
-            # Those that were just closed count, too, until their requests have ended.
-            limit_concurrency=2 * MAX_CONNECTIONS,
+            http=_YieldingProtocol,
+            # Closed connections count until their requests have ended.
+            limit_concurrency=2 * _MAX_CONNECTIONS,
             timeout_graceful_shutdown=_SHUTDOWN_S,
             ssl_certfile=self.certificate,
             ssl_keyfile=self.key,
         )
         try:
             config.load()
-        except OSError as error:  # of ssl, too
+        except OSError as error:  # SSLError is one
             self.close()
             raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
         logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
@@ -125,7 +167,7 @@ class BoardServer:
         self._server.run(sockets=[self._socket])
 
     def close(self) -> None:
-        """Let go of the port of a board that is not served."""
+        """Release the port of a board that is not served."""
         self._socket.close()
 
     def stop(self) -> None:
@@ -135,7 +177,7 @@ class BoardServer:
 
 
 def _is_no_cancellation(entry: logging.LogRecord) -> bool:
-    """Tell whether uvicorn reports something else than requests that are cut short when the board ends, as they should.
+    """Tell whether uvicorn reports something other than requests that end with the board, as they should.
 
     That happens after `_SHUTDOWN_S` seconds, or at a second Ctrl-C.
     """
@@ -145,15 +187,15 @@ def _is_no_cancellation(entry: logging.LogRecord) -> bool:
 
 
 def _return_large_arrays() -> None:
-    """Let glibc return arrays to the system when they are freed; else each thread keeps room for the largest it had."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+    """Let glibc return freed arrays to the system; by default each thread keeps room for its largest ones."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 2**20)
         mallopt(_M_ARENA_MAX, 2)
 
 
 def _has_screen() -> bool:
-    """Tell whether a browser would have a window; one of text alone would take over the terminal."""
+    """Tell whether a browser would open a window; a text browser would take over the terminal."""
     if sys.platform in ("darwin", "win32"):
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

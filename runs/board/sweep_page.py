@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.board.answers import json_response, look_again_s
+from runs.board.visits import Visit, page
 from runs.errors import RunsError
 from runs.query.decimation import pixels
 from runs.query.texts import is_number

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from runs.board.pool import StorePool
-from runs.board.runs_view import RunsView
+from runs.board.views import RunsView
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.batch import Batch
 from runs.stores.opening import open_store

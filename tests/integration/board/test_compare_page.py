@@ -26,7 +26,7 @@ def panel(client, **query):
 
 
 def unpacked(body):
-    """Return a document with its arrays as lists; see `runs.board.packed_numbers`."""
+    """Return a document with its arrays as lists; see `runs.board.answers`."""
     end = 4 + int.from_bytes(body[:4], "little")
     numbers = np.frombuffer(body, "<f8", offset=end)
 
