@@ -86,7 +86,7 @@ class Trainer:
         schedules: Of some of the optimizers, by the same names.
         amp: Mixed precision, clipping and accumulation.
         log: Called as `log(name, value, step)`.
-        place: `epoch`s and `step`s done, and `batch`es of the epoch after them.
+        place: The epochs and steps done, and the batches done of the epoch after them.
         steps_itself: Whether the task takes its own steps.
         is_logged: Whether the step that is being taken is one that is logged.
         look: What is called before each step of an optimizer; see `look_before_steps`.
