@@ -12,10 +12,10 @@ import wrapt
 from configs.printing import OutputError
 from experiments.running.signals import Terminated
 from experiments.running.trial import Pruned
-from ingredients.errors import LabError
+from ingredients.errors import LabError, RankError, TrainingError
 from observers.errors import ObserversError
 
-__all__ = ["ending_of", "format_failure"]
+__all__ = ["ending_of", "format_failure", "is_refusal"]
 
 _LAB = Path(__file__).parents[2]
 # Not all of `experiments` and `ingredients`: people put files of their own beside ours.
@@ -57,6 +57,15 @@ def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bo
     if not getattr(error, "print_traceback", True) or getattr(error, "print_usage", False):
         return None
     return format_failure(error), 1
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the lab rejected the settings or the data of a run.
+
+    Args:
+        error: The error that ended the run.
+    """
+    return isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
 
 
 def _way_on(step: int | None, folder: Path | None) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import sacred
-import wrapt
 from sacred.host_info import get_host_info
 from sacred.observers import RunObserver
 from sacred.run import Run
@@ -23,21 +20,21 @@ from configs import collection
 from experiments.running import artifacts as run_artifacts
 from experiments.running.captured_output import capturing_in_order
 from experiments.running.computed_config import ComputedConfig
-from experiments.running.forking import Owner, ending_children, watch
+from experiments.running.failures import is_refusal
+from experiments.running.forking import Owner, watch
 from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.running.ranks import ending_together, printing_to_record, reporting_end
+from experiments.running.ranks import printing_to_record, reporting_end
 from experiments.running.recorder import Recorder, reported
 from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
+from experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
 from ingredients.checkpoints.record import TrainingRecord
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import LabError, RankError, TrainingError
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
 from observers.file.recording import recording_of
-from observers.file.sacred_form import plain
 from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.directions import note_better
@@ -393,8 +390,8 @@ class LabRun(Run):
         if self._trial is not None:
             self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None
-        self._seed_torch_later()
-        self.main_function = self._guarded(self._freeing(self.main_function))
+        seed_torch_later(self)
+        self.main_function = guarded_main(self, self._signals, self.notices)
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
             with reporting_end(self.notices):
@@ -407,40 +404,6 @@ class LabRun(Run):
                 " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
             )
         return result
-
-    def _guarded(self, function: Callable) -> Callable:
-        """Return a function of the user such that signals, forked children and failures of other ranks end it well."""
-        return self._signals.interruptible(ending_children(ending_together(self.notices, function)))
-
-    def _freeing(self, function: Callable) -> Callable:
-        """Return a function that drops its variables where it fails, unless a debugger needs them.
-
-        They would live as long as the error. Workers of a loader would be among them, which hold the output that Sacred
-        waits for.
-        """
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            collection.resume()
-            try:
-                return function(*args, **kwargs)
-            except BaseException as error:
-                if not (self.pdb or self.debug):
-                    traceback.clear_frames(error.__traceback__)
-                raise
-
-        return call
-
-    def _seed_torch_later(self) -> None:
-        """Seed torch when the run imports it, as Sacred seeds what is imported before the run."""
-        if "torch" in sys.modules:
-            return
-
-        def seed(torch: Any) -> None:
-            if self.stop_time is None:
-                torch.manual_seed(self.config["seed"])
-
-        wrapt.register_post_import_hook(seed, "torch")
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
@@ -466,34 +429,17 @@ class LabRun(Run):
 
     def _execute_pre_run_hooks(self) -> None:
         collection.resume()
-        self._guarded(super()._execute_pre_run_hooks)()
+        guarded(super()._execute_pre_run_hooks, self._signals, self.notices)()
 
     def _execute_post_run_hooks(self) -> None:
-        self._guarded(super()._execute_post_run_hooks)()
-        try:
-            f"{self.result}"
-        except Exception as error:
-            # Sacred prints it, and would fail with it.
-            kind = type(self.result).__name__
-            self.result = plain(self.result)
-            _log.warning(
-                "the result, a %s, has no text (%s: %s); it is noted as %.200r",
-                kind,
-                type(error).__name__,
-                error,
-                self.result,
-            )
+        guarded(super()._execute_post_run_hooks, self._signals, self.notices)()
+        self.result = printable(self.result)
 
     def _emit_failed(self, exc_type: Any, exc_value: Any, trace: Any) -> None:
-        if self._is_refused(exc_value):
+        is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
+        if is_refusal(exc_value) and not is_started_elsewhere and not any(self.position().values()):
             self.meta_info["refused"] = True
         super()._emit_failed(exc_type, exc_value, trace)
-
-    def _is_refused(self, error: BaseException) -> bool:
-        """Return whether the lab rejected the settings of a run of its own before anything was logged."""
-        is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
-        is_refusal = isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
-        return is_refusal and not is_started_elsewhere and not any(self.position().values())
 
     def _emit_interrupted(self, status: str) -> None:
         error = sys.exc_info()[1]

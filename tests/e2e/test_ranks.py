@@ -155,9 +155,12 @@ def test_runs_show_the_ranks_and_the_output_of_one(lab, together):
 
 
 def test_ranks_with_different_configs_are_refused(lab):
-    found, ended = train(lab, "different", SMALL, own=((), ("optimizer.lr=0.5",)))
+    found, ended = train(lab, "different", SMALL, own=((), ("optimizer.lr=0.5", "seed=7")))
     assert ended[1][0] == 1
-    assert "rank 1: error: rank 1 and rank 0 have different configs: optimizer.lr=0.5 and 0.001" in ended[1][2]
+    assert (
+        "rank 1: error: rank 1 and rank 0 have different configs: optimizer.lr=0.5 and 0.001, seed=7 and "
+        in ended[1][2]
+    )
     assert ended[0][0] == 1
     assert found.status == "FAILED"
     assert "failed: ConfigError: rank 1 and rank 0 have different configs" in found["fail_trace"][-1]

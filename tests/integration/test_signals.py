@@ -18,7 +18,7 @@ import sacred.run
 from sacred.observers import RunObserver
 
 from experiments import Experiment, Terminated
-from experiments.running import lab_run, recorder, signals
+from experiments.running import lab_run, recorder, signals, user_functions
 
 NAMES = ("SIGTERM", "SIGINT", "SIGHUP")
 LOGS_FOR_EVER = """
@@ -78,7 +78,7 @@ def test_signals_while_a_process_starts_end_it(tmp_path, start, count):
 
 # ---------------------------------------------------------------------- at every step of the code that runs a run
 
-FILES = {module.__file__ for module in (sacred.run, lab_run, recorder, signals)}
+FILES = {module.__file__ for module in (sacred.run, lab_run, recorder, signals, user_functions)}
 OPCODES = {signals.__file__}
 
 
