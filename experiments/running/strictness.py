@@ -27,8 +27,9 @@ from experiments.running.computed_config import ComputedConfig
 from ingredients.config.entry_types import conform, infer
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
+from ingredients.config.misfits import misfit
 from ingredients.config.nearest import nearest
-from ingredients.config.scope import Scope, misfit
+from ingredients.config.scope import Scope
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 

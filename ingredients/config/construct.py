@@ -21,16 +21,20 @@ __all__ = ["build", "check_options", "import_module", "import_object", "is_dotte
 
 
 def is_dotted_path(name: str) -> bool:
-    """Tell whether `name` names an object in a module: `package.module:object` or `package.module.object`."""
+    """Return whether a name is the path of an object in a module: `package.module:object` or `package.module.object`.
+
+    Args:
+        name: The name.
+    """
     return ("." in name or ":" in name) and all(part.isidentifier() for part in name.replace(":", ".").split("."))
 
 
 def import_object(path: str, entry: str) -> Any:
-    """Import `package.module:object` or `package.module.object`; what Python does not find, from the working folder.
+    """Import an object by its dotted path; modules that Python does not find are looked up in the working folder.
 
     Args:
-        path: The dotted path, as the user wrote it.
-        entry: The config entry that holds it, for messages.
+        path: `package.module:object` or `package.module.object`, as typed.
+        entry: Dotted name of the config entry that holds it, for messages.
 
     Raises:
         ConfigError: If the module or the object in it does not exist.
@@ -48,19 +52,19 @@ def import_object(path: str, entry: str) -> Any:
 
 
 def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
-    """Import a module.
+    """Import a module; one that Python does not find is looked up in the working folder.
 
     Args:
         name: Its dotted name.
-        entry: The config entry that names it, for messages.
-        path: What the user wrote, where that is more.
+        entry: Dotted name of the config entry that names it, for messages.
+        path: The text as typed, where it is more than the module's name.
 
     Raises:
         ConfigError: If there is no such module.
     """
     _let_find(name.partition(".")[0])
     try:
-        # The main module is there already, under another name.
+        # The main module is imported already, under another name.
         return importlib.import_module("__main__" if name == imported_main() else name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
@@ -72,9 +76,9 @@ def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
 
 
 def _let_find(name: str) -> None:
-    """Let a module in the working folder be imported if there is no other; by worker processes, too, so it stays so.
+    """Add the working folder to the path of modules if it alone has a module; for good, as worker processes need it.
 
-    Python itself looks into the folder of the script, which may lie elsewhere.
+    Python itself looks into the folder of the script, which may be another one.
     """
     if name in sys.modules or importlib.util.find_spec(name) is not None:
         return
@@ -84,16 +88,16 @@ def _let_find(name: str) -> None:
 
 
 def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:
-    """Check a free-form dict of `options` against the signature of the `target` it goes to.
+    """Check a free-form dict of options against the signature that it goes to.
 
     Args:
         target: The class or function.
-        options: What the user wrote.
-        entry: The config entry that holds the options, for messages.
+        options: The options, as typed.
+        entry: Dotted name of the config entry that holds them, for messages.
         given: Arguments that the caller passes besides.
 
     Raises:
-        ConfigError: If an option is unknown, is given already, or a required one is missing.
+        ConfigError: If an option is unknown or passed by the caller, or a required one is missing.
     """
     parameters = inspect.signature(target).parameters
     named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -102,24 +106,34 @@ def check_options(target: Callable, options: Mapping[str, Any], entry: str, give
     for name in options:
         if name in given:
             raise ConfigError(f"{entry}.{name}: {label} gets {name!r} from the lab already; remove it from {entry}")
-        if name not in named and not takes_any:
-            free = [other for other in named if other not in given]
-            near = nearest(name, free)
-            hint = f"did you mean {near!r}?" if near else f"it takes: {', '.join(free) or 'no options'}"
+        if not (takes_any or name in named):
+            hint = _hint(name, [other for other in named if other not in given])
             raise ConfigError(f"{entry}.{name}: {label} takes no option {name!r}; {hint}")
     for name in named:
-        if parameters[name].default is inspect.Parameter.empty and name not in options and name not in given:
+        if parameters[name].default is inspect.Parameter.empty and name not in {*options, *given}:
             raise ConfigError(f"{entry}: {label} needs a value for {name!r}; write {entry}.{name}=...")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"it takes: {', '.join(known) or 'no options'}"
 
 
 def build(
     target: Callable, options: Mapping[str, Any], entry: str, error: type[LabError] = ConfigError, /, **given: Any
 ) -> Any:
-    """Return `target(**given, **options)`, with options that do not fit refused by name.
+    """Return `target(**given, **options)`, once the options are checked.
+
+    Args:
+        target: The class or function.
+        options: The options, as typed.
+        entry: Dotted name of the config entry that holds them, for messages.
+        error: Type of the error if `target` rejects the values.
+        **given: Arguments that the lab passes besides.
 
     Raises:
         ConfigError: If an option is unknown or a required one is missing.
-        LabError: Of type `error`, if `target` refuses the values; its own message is kept.
+        LabError: Of type `error`, if `target` rejects the values; its own message is kept.
     """
     check_options(target, options, entry, given)
     try:
@@ -133,10 +147,18 @@ def build(
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional package when it is needed.
+    """Import an optional package where it is needed.
+
+    Args:
+        module: Dotted name of the module.
+        extra: The extra of this package that installs it.
+        purpose: What needs it, for the message, such as "plots".
+
+    Returns:
+        The module.
 
     Raises:
-        MissingDependencyError: If it is not installed; the message names the extra to install.
+        MissingDependencyError: If it is not installed; the message names the extra.
     """
     try:
         return importlib.import_module(module)

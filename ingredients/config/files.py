@@ -1,7 +1,7 @@
 """Config files, read as data: JSON and YAML, never pickle, never tags that build objects.
 
-Sacred reads `with file.yaml` through a table of handlers that decodes jsonpickle, full YAML and pickle, all of
-which can run code. `guard_sacred` puts the readers of this module in their place.
+Sacred reads `with file.yaml` through a table of handlers that decode jsonpickle, full YAML and pickle, all of which can
+run code. `guard_sacred` replaces them with the readers of this module.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ _READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": load_
 
 def read_config_file(path: str | Path) -> dict:
     """Return the entries of a JSON or YAML file.
+
+    Args:
+        path: The file; its suffix, .json, .yaml or .yml, decides the format.
+
+    Returns:
+        The entries, nested; none of an empty file.
 
     Raises:
         MissingConfigFileError: If there is no such file.
@@ -55,34 +61,42 @@ def _parse(text: str, path: Path) -> dict:
 
 
 def _check_entries(value: Any, path: Path) -> None:
-    """Refuse keys and values that a config cannot hold, such as YAML's dates."""
+    """Reject keys and values that a config cannot hold, such as YAML's dates."""
     if isinstance(value, list):
         for item in value:
             _check_entries(item, path)
     elif isinstance(value, dict):
         for key, item in value.items():
-            if not isinstance(key, str):
-                raise ConfigError(f"{path}: got the key {key!r} ({type(key).__name__}), expected text; quote it")
-            if key.startswith(("py/", "json://")):
-                raise ConfigError(
-                    f"{path}: got the key {key!r}, by which jsonpickle builds objects; a config file holds plain "
-                    "values: give a class or function by its dotted name, as text"
-                )
-            if "." in key.strip("."):
-                group, _, rest = key.partition(".")
-                raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{group}: {{{rest}: ...}}`")
-            if not key or "." in key or key.startswith("$"):
-                raise ConfigError(f"{path}: got the key {key!r}, expected a name without `.` and `$`")
+            _check_key(key, path)
             _check_entries(item, path)
     elif not isinstance(value, str | int | float | None):
         raise ConfigError(f"{path}: got {value} ({type(value).__name__}), expected a number or text; quote it for text")
 
 
+def _check_key(key: Any, path: Path) -> None:
+    if not isinstance(key, str):
+        raise ConfigError(f"{path}: got the key {key!r} ({type(key).__name__}), expected text; quote it")
+    if key.startswith(("py/", "json://")):
+        raise ConfigError(
+            f"{path}: got the key {key!r}, by which jsonpickle builds objects; a config file holds plain "
+            "values: give a class or function by its dotted name, as text"
+        )
+    if "." in key.strip("."):
+        group, _, rest = key.partition(".")
+        raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{group}: {{{rest}: ...}}`")
+    if not key or "." in key or key.startswith("$"):
+        raise ConfigError(f"{path}: got the key {key!r}, expected a name without `.` and `$`")
+
+
 def write_config_file(config: dict, path: str | Path) -> None:
-    """Write `config` as JSON or YAML, by the suffix of `path`; the file is replaced as a whole or not at all.
+    """Write a config as JSON or YAML; the file is replaced as a whole or not at all.
+
+    Args:
+        config: Its entries, nested.
+        path: The file; its suffix, .json, .yaml or .yml, decides the format.
 
     Raises:
-        ConfigError: If the suffix is of another kind, a value is none of a config, or the file cannot be written.
+        ConfigError: If the suffix is another one, a value is none of a config, or the file cannot be written.
     """
     path = Path(path)
     if path.suffix not in _READERS:

@@ -30,51 +30,55 @@ class MapSignature(Signature):
     """Fills in a captured function's arguments from the config, dicts as `Map`.
 
     Attributes:
-        only_from_config: Required arguments that the user has set, and no scope declares; a call that hands over one of
-            them itself would make that setting void.
+        only_from_config: Required arguments that the user has set, and no scope declares. A call that passes one of
+            them itself would make the setting void, and is rejected.
     """
 
     only_from_config: frozenset[str] = frozenset()
 
     def construct_arguments(self, args: Any, kwargs: Any, options: dict, bound: bool = False) -> tuple[list, dict]:
         names = self._get_expected_args(bound)
-        self._refuse_void_settings({*names[: len(args)], *kwargs}, options)
-        args = [
-            _given(value) if isinstance(value, dict) and name in options else value
-            for name, value in zip(names, args, strict=False)
-        ] + list(args[len(names) :])
-        kwargs = {
-            name: _given(value) if isinstance(value, dict) and name in options else value
-            for name, value in kwargs.items()
-        }
+        self._check_void_settings({*names[: len(args)], *kwargs}, options)
+
+        def of_config(name: str, value: Any) -> Any:
+            return _as_map(value) if isinstance(value, dict) and name in options else value
+
+        args = [*map(of_config, names, args), *args[len(names) :]]
+        kwargs = {name: of_config(name, value) for name, value in kwargs.items()}
         wanted = set(names) - set(kwargs)
-        frozen = {name: _given(value) if name in wanted else value for name, value in options.items()}
+        frozen = {name: _as_map(value) if name in wanted else value for name, value in options.items()}
         try:
             return super().construct_arguments(args, kwargs, frozen, bound)
         except MissingConfigError as error:
             free = self.get_free_parameters(args, kwargs, bound)
-            missing = [name for name in free if name not in options and name not in self.kwargs]
-            near = nearest(missing[0], [name for name in options if not name.startswith("_")])
-            hint = f"did you mean {near}?" if near else "add it to the config, pass it in the call, or give a default"
-            raise MissingEntryError(f"{self.name}: got no value for the argument {missing[0]}; {hint}") from error
+            missing = next(name for name in free if name not in options and name not in self.kwargs)
+            raise MissingEntryError(self._missing_entry(missing, options)) from error
 
-    def _refuse_void_settings(self, handed_over: set[str], options: dict) -> None:
-        for name in handed_over & self.only_from_config:
+    def _missing_entry(self, name: str, options: dict) -> str:
+        near = nearest(name, [other for other in options if not other.startswith("_")])
+        hint = f"did you mean {near}?" if near else "add it to the config, pass it in the call, or give a default"
+        return f"{self.name}: got no value for the argument {name}; {hint}"
+
+    def _check_void_settings(self, passed: set[str], options: dict) -> None:
+        for name in passed & self.only_from_config:
             raise ConfigError(
                 f"{name}: got {options.get(name)!r}, but {self.name} is given its {name} by the code that calls it; "
                 "remove it"
             )
 
 
-def _given(value: Any) -> Any:
-    """Return a value of the config as captured functions get it."""
+def _as_map(value: Any) -> Any:
+    """Return a value of the config as captured functions receive it."""
     return value if isinstance(value, MutableMap) and not SETTINGS.CONFIG.READ_ONLY_CONFIG else freeze(value)
 
 
 def make_writable(functions: Iterable[Any]) -> None:
-    """Give captured functions configs that they may change; what several of them have in common stays so.
+    """Give captured functions configs that they may change, as `SETTINGS.CONFIG.READ_ONLY_CONFIG=False` asks for.
 
-    Sacred does so where `SETTINGS.CONFIG.READ_ONLY_CONFIG` is False.
+    Dicts and lists that several of them share stay shared.
+
+    Args:
+        functions: The captured functions.
     """
     copies: dict[int, tuple[Any, Any]] = {}  # with the originals, whose ids stay theirs
 
@@ -93,35 +97,42 @@ def make_writable(functions: Iterable[Any]) -> None:
 
 
 class LabFunctions(sacred.Ingredient):
-    """The decorators of an ingredient or experiment, as the lab wants them.
+    """The decorators of an ingredient or experiment.
 
-    `_config` and every argument that the config fills with a dict arrive as a `configs.Map`; a dict passed
-    explicitly in place of a config entry does too, so that a function body sees one type. Other explicit
-    arguments are passed on untouched.
+    Captured functions receive `_config`, and every dict of the config, as a `configs.Map`. A dict that a call passes
+    instead of a config entry becomes a `Map` as well, so that a function body sees one type. Other arguments of a call
+    stay as they are.
     """
 
     path: str
 
     @functools.cached_property
     def checks(self) -> list[Callable[[Map], None]]:
-        """The functions that were added by `check`."""
+        """Functions added by `check`."""
         return []
 
     def check(self, function: Callable[[Map], None]) -> Callable[[Map], None]:
-        """Add a check of settings: a function that is given the config and raises what is wrong with it.
+        """Add a check of the ingredient's settings, called before a recorded command starts.
 
-        It is called before a run is made, for commands that are recorded.
+        Args:
+            function: Receives the config of the ingredient, and raises a `LabError` if it is invalid.
+
+        Returns:
+            The function, so that `check` works as a decorator.
         """
         self.checks.append(function)
         return function
 
     @functools.cached_property
     def added_sources(self) -> list[Path]:
-        """The files that were added by `add_source_file`."""
+        """Files added by `add_source_file`."""
         return []
 
     def add_source_file(self, filename: str | Path) -> None:
-        """Record a file with the sources of the experiment, below whose folder it lies; imported modules are, anyway.
+        """Record a file with the sources of the experiment; imported modules are recorded anyway.
+
+        Args:
+            filename: Path of the file, which has to be below the experiment's folder.
 
         Raises:
             ConfigError: If there is no such file.
@@ -133,7 +144,12 @@ class LabFunctions(sacred.Ingredient):
 
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
-        """Turn `function` into a captured function, as Sacred does, with dicts as `Map`."""
+        """Turn a function into a captured function, as Sacred does, with dicts as `Map`.
+
+        Args:
+            function: The function; arguments that a call leaves out are filled in from the config.
+            prefix: Dotted path, in the config of the ingredient, of the entries it sees; None for all.
+        """
         if function in self.captured_functions:
             return function
         captured = super().capture(function, prefix=prefix)
@@ -150,12 +166,12 @@ class LabFunctions(sacred.Ingredient):
         """Add a command, as Sacred does.
 
         Args:
-            function: The command, where the decorator has no arguments of its own.
-            prefix: Part of the config that it sees.
+            function: The command; its docstring is its help.
+            prefix: As of `capture`.
             unobserved: Whether its runs are not recorded.
             needs: Names of other ingredients that it uses, found in `_run.ingredients`. An experiment that lacks one
-                does not offer the command. Settings of a tool are recorded and printed for commands that need it, and
-                for its own.
+                does not offer it. A tool among them (`is_tool`) is in the config of the commands that need it, and of
+                its own alone.
         """
         if function is None:
             return functools.partial(self.command, prefix=prefix, unobserved=unobserved, needs=needs)
@@ -165,29 +181,50 @@ class LabFunctions(sacred.Ingredient):
 
     @property
     def _config_path(self) -> str:
-        """Path of the entries in the whole config, for messages."""
+        """Dotted path of the entries in the whole config, for messages."""
         return self.path
 
     def config(self, function: Callable) -> Scope:
-        """Add a config scope; see `ingredients.config.scope` for what it may declare."""
+        """Add a config scope: a function whose local variables are the entries; see `ingredients.config.scope`."""
         scope = Scope(function, self._config_path)
         self.configurations.append(scope)
         return scope
 
     def named_config(self, function: Callable) -> Scope:
-        """Add a named config; its docstring is its description in `print_named_configs`."""
+        """Add a named config: a config scope that is evaluated where it is asked for by its name.
+
+        Args:
+            function: The scope; its docstring is its description in `print_named_configs`.
+        """
         scope = Scope(function, self._config_path, strict=False)
         self._add_named_config(function.__name__, scope)
         return scope
 
     def add_config(self, cfg_or_file: Any = None, **entries: Any) -> None:
-        """Add config entries from a dict, a JSON or YAML file, or keywords."""
+        """Add config entries from a dict, a JSON or YAML file, or keywords.
+
+        Args:
+            cfg_or_file: The dict, or the path of the file.
+            **entries: The entries, instead of a dict or file.
+
+        Raises:
+            ConfigError: If there are no entries, or both; or the file cannot be read.
+        """
         self.configurations.append(DeclaredDict(_entries("add_config", cfg_or_file, entries), self._config_path))
 
     def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
-        """Add a named config from a dict, a JSON or YAML file, or keywords."""
-        given = _entries("add_named_config", cfg_or_file, entries)
-        self._add_named_config(name, NamedDict(given, name, self._config_path))
+        """Add a named config from a dict, a JSON or YAML file, or keywords.
+
+        Args:
+            name: Its name.
+            cfg_or_file: The dict, or the path of the file.
+            **entries: The entries, instead of a dict or file.
+
+        Raises:
+            ConfigError: As `add_config`.
+        """
+        plain = _entries("add_named_config", cfg_or_file, entries)
+        self._add_named_config(name, NamedDict(plain, name, self._config_path))
 
     def config_hook(self, function: Callable) -> Callable:
         """Add a config hook, `(config, command_name, logger) -> updates`; see `ingredients.config.hooks`."""
@@ -197,35 +234,36 @@ class LabFunctions(sacred.Ingredient):
 
 
 def _entries(method: str, cfg_or_file: Any, entries: dict) -> dict:
-    if cfg_or_file is not None and entries:
-        raise ConfigError(f"{method}: got a dict or file and keywords; give the entries in one of the two ways")
     if cfg_or_file is None and not entries:
         raise ConfigError(f"{method}: got no entries; give a dict, a file or keywords")
+    if cfg_or_file is None:
+        cfg_or_file = entries
+    elif entries:
+        raise ConfigError(f"{method}: got a dict or file and keywords; give the entries in one of the two ways")
     if isinstance(cfg_or_file, str | Path):
         return read_config_file(cfg_or_file)
-    if cfg_or_file is not None and not isinstance(cfg_or_file, Mapping):
+    if not isinstance(cfg_or_file, Mapping):
         kind = type(cfg_or_file).__name__
         raise ConfigError(f"{method}: got {cfg_or_file!r} ({kind}), expected a dict, the name of a file, or keywords")
-    given = cfg_or_file if cfg_or_file is not None else entries
-    if is_deeper(given, MAX_LEVELS):
+    if is_deeper(cfg_or_file, MAX_LEVELS):
         raise ConfigError(
             f"{method}: got lists and dicts that are within themselves, or too many levels deep, expected a config of "
             f"up to {MAX_NOTED_LEVELS} levels; put the data into a file, and its path into the config"
         )
-    return to_plain(given)
+    return to_plain(cfg_or_file)
 
 
 class Ingredient(LabFunctions):
     """A reusable part of experiments: config, named configs, captured functions, commands.
 
-    Its config stands in the experiment's under its name: `python exp.py with noise.level=0.5`. Captured functions get
-    the arguments that the caller leaves out from there; `_config` is all of it, as a `configs.Map`.
+    Its config is in the experiment's under its name: `python exp.py with noise.level=0.5`. Captured functions get the
+    arguments that a call leaves out from there; `_config` is all of it, as a `configs.Map`.
 
     Args:
         path: Its name.
         ingredients: Ingredients that it builds on itself.
-        is_tool: Whether only some commands read its settings: its own, and those that name it in `needs`. Of other
-            runs the settings are neither printed nor recorded, and to type one is an error.
+        is_tool: Whether only some commands read its settings: its own, and those that name it in `needs`. Other runs
+            neither print nor record them, and reject them on the command line.
         **options: Further arguments of `sacred.Ingredient`.
 
     Example:
@@ -257,16 +295,19 @@ class Ingredient(LabFunctions):
 
     @property
     def is_of_lab(self) -> bool:
-        """True if it is one of the package `ingredients`."""
+        """True for an ingredient of the package `ingredients`."""
         return self._globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
 
     def twin(self, path: str) -> Ingredient:
-        """Return this ingredient once more under another name, with a config of its own.
+        """Return a copy of this ingredient under another name, with its own config.
 
-        The functions of the twin are its attributes:
+        Its captured functions are attributes of the copy:
 
             critic_optimizer = optimizer.ingredient.twin("critic_optimizer")
             critic_optimizer.make_optimizer(critic)
+
+        Args:
+            path: Name of the copy.
         """
         twin = type(self)(
             path, self.ingredients, is_tool=self.is_tool, _caller_globals=self._globals, base_dir=self.base_dir
@@ -302,7 +343,7 @@ class Ingredient(LabFunctions):
 
 @functools.cache
 def look_once_at_sources() -> None:
-    """Let Sacred look once at where the file of a module lies, not again for each ingredient that imports it."""
+    """Let Sacred look up the file of each module once, and not again for each ingredient that imports it."""
     is_local_source, real = dependencies.is_local_source, functools.lru_cache(4096)(os.path.realpath)
 
     @functools.lru_cache(4096)  # which Sacred asks twice of each, for sources and for dependencies

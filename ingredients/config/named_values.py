@@ -38,7 +38,7 @@ _values: contextvars.ContextVar[dict[str, list[_NamedValue]] | None] = contextva
 
 @contextlib.contextmanager
 def gathering() -> Iterator[None]:
-    """Remember, while a config is computed, what the named configs set that are asked for."""
+    """Remember the values that named configs set, while a config is computed in the block."""
     token = _values.set({})
     try:
         yield
@@ -52,8 +52,8 @@ def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None =
     Args:
         config: Its name.
         owner: Dotted path of its ingredient; empty for the experiment.
-        entries: Nested.
-        path: Where they stand in the whole config, by default at `owner`.
+        entries: The entries, nested.
+        path: Their dotted path in the whole config; None is `owner`.
     """
     known = _values.get()
     if known is None:
@@ -66,12 +66,24 @@ def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None =
 
 
 def kinds_of(entry: str, owner: str) -> list[Any]:
-    """Return the types of what named configs of `owner` set an entry to."""
-    found = [one.value for one in (_values.get() or {}).get(entry, ()) if one.owner == owner]
-    return [type(None) if value is None else infer(value) for value in found]
+    """Return the types of the values that named configs set an entry to.
+
+    Args:
+        entry: Dotted name of the entry.
+        owner: Dotted path of the ingredient whose named configs count; empty for the experiment's own.
+    """
+    values = [each.value for each in (_values.get() or {}).get(entry, ()) if each.owner == owner]
+    return [type(None) if value is None else infer(value) for value in values]
 
 
 def named_config_of(entry: str, value: Any) -> str | None:
-    """Return the named config that set an entry to a value; None if none did."""
-    found = (_values.get() or {}).get(entry, ())
-    return next((one.config for one in reversed(found) if type(one.value) is type(value) and one.value == value), None)
+    """Return the name of the named config that set an entry to a value; None if none did.
+
+    Args:
+        entry: Dotted name of the entry.
+        value: The value, of the same type.
+    """
+    for each in reversed((_values.get() or {}).get(entry, ())):
+        if type(each.value) is type(value) and each.value == value:
+            return each.config
+    return None

@@ -12,11 +12,11 @@ __all__ = ["print_drawn"]
 
 
 def print_drawn(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
-    """Draw what a command found, and print where; print the reason if matplotlib is missing or nothing can be written.
+    """Draw the result of a command to a file, and print the file's path, or why there is no picture.
 
     Args:
-        draw: Draws `found` to a file.
-        found: Printed already, so that a picture that fails loses nothing.
+        draw: Draws `found` to `path`.
+        found: The result; it is printed already, so that a picture that fails loses nothing.
         path: The file.
     """
     try:

@@ -1,26 +1,23 @@
 """Config scopes with documentation for every entry, declared types, and no run after a typo.
 
-A scope is a function whose local variables become the entries of an ingredient's config, as in Sacred.
-On top of Sacred's rules:
+A scope is a function whose local variables become the entries of an ingredient's config, as in Sacred. The lab adds:
 
-* an annotation declares what an entry takes (`path: str | None = None`), see `ingredients.config.entry_types`;
-* a comment above or behind an entry documents it, at every depth of a literal dict;
-* a docstring and what is imported inside the scope are no entries;
-* classes, functions and modules are entries, which an update gives by their dotted names;
-* an update whose type does not fit is refused at once, before any entry that depends on it is computed; named configs
-  of the same script widen what its entries take (`ingredients.config.named_values`).
+* An annotation declares the type of an entry (`path: str | None = None`); see `ingredients.config.entry_types`.
+* A comment above or behind an entry documents it, at every depth of a literal dict.
+* Docstrings, and names that are imported inside the scope, are no entries.
+* Classes, functions and modules are entries; an update gives them by their dotted names.
+* An update of the wrong type is rejected at once, before entries that depend on it are computed. Named configs of the
+  same script widen the types of entries (`ingredients.config.named_values`).
 
-A dict that is empty by default is free-form: its keys are checked by whoever receives them.
+A dict that is empty by default is free-form: the code that receives it checks its keys.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import shlex
-import types
-from collections.abc import Callable, Iterator
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from sacred.config import ConfigDict, ConfigScope
 from sacred.config.config_summary import ConfigSummary
@@ -30,21 +27,25 @@ from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from configs import to_plain
-from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.entry_types import conform, infer
+from ingredients.config.misfits import misfit
 from ingredients.config.named_values import kinds_of, named_config_of, note
-from ingredients.config.nearest import nearest
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["DeclaredDict", "NamedDict", "Scope", "lenient", "misfit"]
+__all__ = ["DeclaredDict", "NamedDict", "Scope", "lenient"]
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
 
 @contextlib.contextmanager
 def lenient(active: bool) -> Iterator[None]:
-    """Let values of the wrong type through while `active`, as `--force` asks for."""
+    """Let values of the wrong type through in the block, as `--force` does.
+
+    Args:
+        active: Whether to do so.
+    """
     token = _lenient.set(active)
     try:
         yield
@@ -84,28 +85,28 @@ class _Checked(DogmaticDict):
         except TypeError:
             if not _lenient.get():
                 by = named_config_of(name, value)
-                told = f" (the named config {by} sets it)" if by else ""
-                raise ConfigError(f"{misfit(name, value, kind, default)}{told}") from None
+                source = f" (the named config {by} sets it)" if by else ""
+                raise ConfigError(f"{misfit(name, value, kind, default)}{source}") from None
         if isinstance(value, dict):
             is_group = isinstance(default, dict) and default
             return _Checked(value, name, owner=self._owner) if is_group else value
         return dogmatize(value)
 
     def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
-        """Return a value as what an entry takes: by its default, or else by named configs of the same script.
+        """Return a value as a type that the entry takes: its default's, or one of named configs of the same script.
 
         Raises:
-            TypeError: If it is none of these.
+            TypeError: If it is of none of these types.
         """
         if _is_recorded_as(value, default):
             return default  # a lambda is not found by importing
-        for one in (kind, *(kinds_of(name, self._owner) if widens else ())):
+        for each in (kind, *(kinds_of(name, self._owner) if widens else ())):
             with contextlib.suppress(TypeError):
-                return conform(value, one, name)
+                return conform(value, each, name)
         raise TypeError
 
     def take_over(self, key: str, value: Any) -> None:
-        """Set an entry that an earlier scope has computed; the updates that are in it met no default here."""
+        """Set an entry that an earlier scope has computed; updates inside it met no default here."""
         self[key] = value
         self._forget(key)
 
@@ -132,59 +133,10 @@ class _Checked(DogmaticDict):
 
 
 def _is_recorded_as(value: Any, default: Any) -> bool:
-    """Tell whether `value` is what a record has in the place of a default that is, or holds, classes or functions."""
+    """Return whether `value` is what a record holds instead of a default that is, or contains, classes or functions."""
     if not isinstance(value, str | list) or not (isinstance(default, list) or object_name(default)):
         return False
     return bool(named(default) == value != default)
-
-
-def _is_local(name: Any) -> bool:
-    return isinstance(name, str) and (name.startswith("lambda ") or "<locals>" in name)
-
-
-def _is_nan(text: str) -> bool:
-    return text.strip().lstrip("+-").lower() == "nan"
-
-
-def _parts(kind: Any) -> tuple:
-    """Return the kinds of which a value may be any."""
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
-def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
-    """Return what is wrong with a value of the wrong type, and what to write.
-
-    Args:
-        entry: Dotted name of the entry.
-        value: What it was given.
-        kind: What it takes.
-        default: Its default.
-    """
-    got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
-    name, default = entry, undogmatize(default)
-    if _is_local(value) and object_name(default) is not None:
-        return (
-            f"{entry}: got {value!r}, which cannot be imported: a lambda or local function is recorded by its source, "
-            f"and taken from the config scope alone; leave {entry} out, or name a function: {entry}=package.module:name"
-        )
-    choices = [choice for part in _parts(kind) for choice in get_args(part) if isinstance(choice, str)]
-    near = nearest(value, choices) if isinstance(value, str) else None
-    if isinstance(default, dict) and default:
-        key, inner = next(iter(default.items()))
-        name, default = f"{name}.{key}", inner
-    if isinstance(value, str) and _is_nan(value) and float in _parts(kind):
-        return f"{entry}: got {value}, expected {describe(kind)}; NaN equals nothing, so no run could be found by it"
-    if isinstance(value, str) and value.strip("+-").lower() in ("inf", "infinity") and float in _parts(kind):
-        sign = "-" if value.startswith("-") else ""
-        return f"{entry}: got {got}, expected {describe(kind)}; write infinity as {entry}={sign}1e999"
-    if str in _parts(kind) and isinstance(value, bool | int | float):
-        text = shlex.quote(f'"{value}"')
-        return f"{entry}: got {got}, expected {describe(kind)}; for the text write {entry}={text}"
-    example = "package.module:name" if _is_local(named(default)) else str(named(default))
-    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
-    if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
-        hint += "; in YAML write 'off' in quotes"
-    return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
 
 
 class _Noted(DogmaticDict):
@@ -204,14 +156,20 @@ class _Noted(DogmaticDict):
 
 
 class NamedDict(ConfigDict):
-    """A named config given as a dict or a file."""
+    """A named config given as a dict or a file.
+
+    Args:
+        entries: Its entries, nested.
+        name: Its name.
+        path: Dotted path of its ingredient.
+    """
 
     def __init__(self, entries: dict, name: str, path: str) -> None:
         super().__init__(entries)
         self._name, self._path = name, path
 
     def at(self, path: str) -> NamedDict:
-        """Return these entries as those of an ingredient called `path`."""
+        """Return these entries as those of the ingredient at `path`."""
         return NamedDict(self._conf, self._name, path)
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
@@ -220,14 +178,19 @@ class NamedDict(ConfigDict):
 
 
 class DeclaredDict(ConfigDict):
-    """A config given as a dict or a file, held to the same types as a scope."""
+    """A config given as a dict or a file; its entries are held to the types of their values, as a scope's are.
+
+    Args:
+        entries: Its entries, nested.
+        path: Dotted path of its ingredient.
+    """
 
     def __init__(self, entries: dict, path: str) -> None:
         super().__init__(entries)
         self._path = path
 
     def at(self, path: str) -> DeclaredDict:
-        """Return these entries as those of an ingredient called `path`."""
+        """Return these entries as those of the ingredient at `path`."""
         return DeclaredDict(self._conf, path)
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
@@ -243,12 +206,14 @@ class Scope(ConfigScope):
     """A config scope of one ingredient.
 
     Args:
-        function: The scope.
+        function: The scope: a function written with `def` that returns nothing, and whose arguments are names alone.
+            Any other is rejected when the scope is called or checked, and not where it is declared, so that the
+            command line ends with one line.
         path: Dotted path of its ingredient, for messages.
-        strict: Whether its entries are defaults that updates must fit; a named config's are not.
+        strict: Whether its entries are defaults whose types updates must have; a named config's are not.
 
-    It is refused when it is called or checked, and not where it is declared, so that the command line ends with one
-    line: if it is not a function written with `def`, returns, or has arguments other than names.
+    Attributes:
+        has_set: Dotted names of the entries that it set when it was last called.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
@@ -267,11 +232,10 @@ class Scope(ConfigScope):
         self._strict = strict
         self._declared = source.declared if strict else {}
         self._imported = source.imported
-        # Dotted names of the entries that it set when it was last called.
         self.has_set: frozenset[str] = frozenset()
 
     def check(self) -> None:
-        """Refuse a function that is no config scope.
+        """Reject a function that is no config scope.
 
         Raises:
             ConfigError: If it is none.
@@ -280,19 +244,48 @@ class Scope(ConfigScope):
             raise self._error
 
     def at(self, path: str) -> Scope:
-        """Return this scope as that of an ingredient called `path`."""
+        """Return this scope as that of the ingredient at `path`."""
         scope = Scope(self._func, path, strict=self._strict)
         scope._var_docs = dict(self._var_docs)
         return scope
 
     def document(self, **docs: str) -> None:
-        """Add descriptions of entries that are computed, by name; `__` stands for the dot of a nested one."""
+        """Describe entries that are computed, and have no line of their own for a comment.
+
+        Args:
+            **docs: Descriptions by name of the entry; `__` stands for the dot of a nested one.
+        """
         self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         self.check()
         preset, fallback = preset or {}, fallback or {}
         entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else _Noted(fixed or {})
+        self._evaluate(entries, preset, fallback)
+        if isinstance(entries, _Noted):
+            assigned = {key: undogmatize(value) for key, value in entries.assigned.items() if key in entries}
+            note(self._func.__name__, self._path, assigned)
+        else:
+            self._check_ingredients(entries, fallback)
+        self.has_set = frozenset(
+            entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
+        )
+        added = entries.revelation()
+        summary = ConfigSummary(
+            added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
+        )
+        recursive_fill_in(entries, preset)
+        summary.update({key: normalize_or_die(value) for key, value in entries.items()})
+        return summary
+
+    def _evaluate(self, entries: _Checked | _Noted, preset: Mapping[str, Any], fallback: Mapping[str, Any]) -> None:
+        """Run the body with `entries` for its local variables.
+
+        Args:
+            entries: Filled with the entries of the scope.
+            preset: Entries that earlier scopes of the ingredient have computed.
+            fallback: Configs of other ingredients, by name.
+        """
         visible = {}
         for name in self.args:
             if name in preset:
@@ -308,35 +301,24 @@ class Scope(ConfigScope):
         names = dict(self._func.__globals__)
         with SacredConfigError.track(entries):
             exec(self._body_code, names, entries)
-        # For functions among the entries, which look there for what they do not define.
+        # For functions among the entries, which look up there what they do not define.
         names |= {**visible, **entries}
         for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
-        taken = [name for name in fallback if self._strict and name != "_log" and dict.__contains__(entries, name)]
+
+    def _is_no_entry(self, name: str, value: Any) -> bool:
+        return name.startswith("__") or (name in self._imported and object_name(value) is not None)
+
+    def _check_ingredients(self, entries: _Checked, fallback: Mapping[str, Any]) -> None:
+        taken = [name for name in fallback if name != "_log" and dict.__contains__(entries, name)]
         if taken:
             raise ConfigError(
                 f"a config scope of {self._path or 'the experiment'} assigns {taken[0]!r}, which is an ingredient, "
                 f"whose entries are computed before: the assignment would have no effect; set {taken[0]}.ENTRY in a "
                 "named config, in a config file or on the command line"
             )
-        if isinstance(entries, _Noted):
-            assigned = {key: undogmatize(value) for key, value in entries.assigned.items() if key in entries}
-            note(self._func.__name__, self._path, assigned)
-        self.has_set = frozenset(
-            entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
-        )
-        added = entries.revelation()
-        summary = ConfigSummary(
-            added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
-        )
-        recursive_fill_in(entries, preset)
-        summary.update({key: normalize_or_die(value) for key, value in entries.items()})
-        return summary
-
-    def _is_no_entry(self, name: str, value: Any) -> bool:
-        return name.startswith("__") or (name in self._imported and object_name(value) is not None)
 
 
 def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> bool:
-    """Tell whether an entry is as a scope before this one has set it."""
+    """Return whether an entry still has the value that an earlier scope gave it."""
     return entry.partition(".")[0] in arguments and get_by_dotted_path(preset, entry, _is_given) is value

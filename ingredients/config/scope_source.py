@@ -23,11 +23,11 @@ _NOT_DOCUMENTATION = re.compile(r"\s*(noqa|type:|pylint:|noinspection|fmt:|ruff:
 
 @dataclasses.dataclass(frozen=True)
 class ScopeSource:
-    """A config scope, read.
+    """The parts of a config scope.
 
     Attributes:
         arguments: Names of the entries and ingredients that it reads.
-        declared: What entries take, by name, as their annotations say.
+        declared: Types of the entries that have an annotation, by name.
         docs: The comment of each entry, by dotted name.
         imported: Names that its imports bind.
         code: The body; run with a mapping for locals, it leaves the entries there.
@@ -43,14 +43,18 @@ class ScopeSource:
 def read_scope(function: Callable) -> ScopeSource:
     """Read the source of a config scope.
 
+    Args:
+        function: The scope.
+
     Raises:
         ConfigError: If it is not a function written with `def`, returns, or has arguments other than names.
     """
     source = textwrap.dedent(inspect.getsource(function))
     tree = _parse(source)
-    arguments, declared, docs = _arguments(function), _declarations(tree, function), _documentation(tree, source)
-    # The last, because it moves the tree to its lines in the file.
-    return ScopeSource(arguments, declared, docs, _imported(tree), _compile(tree, function))
+    nodes = list(ast.walk(tree))
+    arguments, declared, docs = _arguments(function), _declarations(tree, function), _documentation(nodes, source)
+    # Compiled last, because that moves the tree to its lines in the file.
+    return ScopeSource(arguments, declared, docs, _imported(nodes), _compile(tree, function))
 
 
 def _arguments(function: Callable) -> list[str]:
@@ -85,7 +89,7 @@ def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
             plain = ast.Assign(targets=[statement.target], value=statement.value)
             statement = ast.copy_location(plain, statement)
         body.append(statement)
-    module = ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))
+    module = ast.Module(body=body, type_ignores=[])
     ast.increment_lineno(module, function.__code__.co_firstlineno - 1)
     try:
         return compile(module, inspect.getfile(function), "exec")
@@ -105,28 +109,26 @@ def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
     return declared
 
 
-def _imported(tree: ast.FunctionDef) -> frozenset[str]:
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+def _imported(nodes: list[ast.AST]) -> frozenset[str]:
+    imports = (node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom))
     return frozenset(alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names)
 
 
-def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
+def _documentation(nodes: list[ast.AST], source: str) -> dict[str, str]:
     """Return the comment that belongs to each entry, by dotted name: the one behind it, or all lines right above it."""
-    comments, whole_line = _comments(source)
+    comments = _Comments(source)
     docs: dict[str, str] = {}
 
     def add(name: str, line: int, last_line: int, value: ast.expr | None) -> None:
-        behind = last_line if last_line in comments and last_line not in whole_line else line
-        if behind in comments and behind not in whole_line:
-            docs.setdefault(name, comments[behind])
-        elif above := list(itertools.takewhile(whole_line.__contains__, range(line - 1, 0, -1))):
-            docs.setdefault(name, " ".join(comments[number] for number in reversed(above)))
+        text = comments.of(line, last_line)
+        if text:
+            docs.setdefault(name, text)
         for key, inner in _literal_items(value):
             end = inner.end_lineno or inner.lineno
             if (inner.lineno, end) != (line, last_line):
                 add(f"{name}.{key}", inner.lineno, end, inner)
 
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
@@ -137,24 +139,31 @@ def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
 
 
 def _literal_items(value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the items of a literal dict, or of a call of `dict`, whose keys are strings."""
     if isinstance(value, ast.Dict):
         for key, inner in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 yield key.value, inner
     elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict":
-        for keyword in value.keywords:
-            if keyword.arg is not None:
-                yield keyword.arg, keyword.value
+        yield from ((keyword.arg, keyword.value) for keyword in value.keywords if keyword.arg is not None)
 
 
-def _comments(source: str) -> tuple[dict[int, str], set[int]]:
-    """Return every documenting comment by line, and the lines that hold nothing else."""
-    comments, whole_line = {}, set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            text = token.string.lstrip("#").strip()
+class _Comments:
+    """The comments of a source that document something, by line."""
+
+    def __init__(self, source: str) -> None:
+        self._behind: dict[int, str] = {}
+        self._whole_line: dict[int, str] = {}
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            text = token.string.lstrip("#").strip() if token.type == tokenize.COMMENT else ""
             if text and not _NOT_DOCUMENTATION.match(text):
-                comments[token.start[0]] = text
-                if not token.line[: token.start[1]].strip():
-                    whole_line.add(token.start[0])
-    return comments, whole_line
+                is_alone = not token.line[: token.start[1]].strip()
+                (self._whole_line if is_alone else self._behind)[token.start[0]] = text
+
+    def of(self, line: int, last_line: int) -> str:
+        """Return the comment of a statement: behind its last line, behind its first one, or right above it."""
+        behind = self._behind.get(last_line) or self._behind.get(line)
+        if behind:
+            return behind
+        above = itertools.takewhile(self._whole_line.__contains__, range(line - 1, 0, -1))
+        return " ".join(reversed([self._whole_line[number] for number in above]))

@@ -1,4 +1,4 @@
-"""Tables for the terminal; plain text where nobody watches."""
+"""Tables for the terminal; plain text if stdout is no terminal."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ __all__ = ["print_table"]
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print `rows` under `columns`, numbers to the right; no line is cut where stdout is no terminal."""
+    """Print a table, columns of numbers aligned to the right; no line is cut if stdout is no terminal.
+
+    Args:
+        columns: Names of the columns.
+        rows: One value for each column, in each row; ints get separators of thousands.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for position, column in enumerate(columns):
-        numeric = all(isinstance(row[position], int | float) or _is_number(row[position]) for row in rows)
-        table.add_column(column, justify="right" if numeric and rows else "left", overflow="fold")
+        is_numeric = bool(rows) and all(_is_number(row[position]) for row in rows)
+        table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(f"{cell:,}" if type(cell) is int else str(cell)) for cell in row))
-    console = (
-        Console(highlight=False)
-        if getattr(sys.stdout, "isatty", bool)()
-        else Console(highlight=False, width=200, no_color=True)
-    )
-    console.print(table)
+    is_terminal = getattr(sys.stdout, "isatty", bool)()
+    options: dict[str, Any] = {} if is_terminal else {"width": 200, "no_color": True}
+    Console(highlight=False, **options).print(table)
 
 
 def _is_number(cell: Any) -> bool:

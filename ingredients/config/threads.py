@@ -1,9 +1,9 @@
 """Threads of torch on the CPU: let them sleep while they wait for each other.
 
-By default OpenMP's threads spin for some milliseconds before they sleep. Where other work has the cores, a thread waits
-in that way for one that does not run, and a step of a small model takes 5 to 60 times as long; asleep, threads cost a
-busy machine nothing, and an idle one as good as nothing (`benchmarks/threads.py`). OpenMP reads what it is asked for
-when torch is loaded.
+By default OpenMP's threads spin for some milliseconds before they sleep. On a busy machine, a spinning thread keeps a
+core from the thread it waits for, and a step of a small model takes 5 to 60 times as long. Sleeping threads cost a busy
+machine nothing, and an idle one next to nothing (`benchmarks/threads.py`). OpenMP reads its settings when torch is
+loaded.
 """
 
 from __future__ import annotations

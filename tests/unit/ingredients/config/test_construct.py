@@ -173,7 +173,8 @@ def test_require_installed_package_returns_it():
 
 def test_require_missing_package_names_the_extra():
     message = (
-        r"^reading bottles needs the package 'no_such', which is not installed; write pip install -e '\.\[wine\]'$"
+        r"^reading bottles needs the package 'no_such', which is not installed; "
+        r"install it with: pip install 'sacristan\[wine\]'$"
     )
     with pytest.raises(MissingDependencyError, match=message) as caught:
         require("no_such.package", "wine", "reading bottles")
