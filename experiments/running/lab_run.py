@@ -34,12 +34,13 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
+from observers.file.observer import FileObserver
 from observers.file.recording import recording_of
 from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.directions import note_better
 from observers.record.points.rewinding import Position
-from observers.record.protocols import GraphObserver, HasFolder, HasPlace, LeasedObserver, ResumableObserver
+from observers.record.protocols import GraphObserver, HasFolder, HasPlace, LeasedObserver
 
 __all__ = ["LabRun"]
 
@@ -407,7 +408,7 @@ class LabRun(Run):
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
-        if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
+        if wanted is not None and not any(isinstance(observer, FileObserver) for observer in self.observers):
             action = "started" if "queued" in self.meta_info else "resumed"
             raise ResumeError(
                 f"{wanted} cannot be {action}: that is done in the folder of its record, and nothing here records in "

@@ -21,6 +21,7 @@ from experiments.running.forking import Owner
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
+from observers.file.observer import FileObserver
 from observers.record import run_clock
 from observers.record.points.rewinding import Position, num_missing
 from observers.record.protocols import (
@@ -28,7 +29,6 @@ from observers.record.protocols import (
     MediaObserver,
     OutputObserver,
     PointObserver,
-    ResumableObserver,
     RewindableObserver,
 )
 
@@ -92,7 +92,7 @@ class Recorder:
             folder: Folder whose disk is measured; None for the working folder.
             interval_s: Time between two samples.
         """
-        earlier = (observer.elapsed_s for observer in self._run.observers if isinstance(observer, ResumableObserver))
+        earlier = (observer.elapsed_s for observer in self._run.observers if isinstance(observer, FileObserver))
         try:
             elapsed_s = max(earlier, default=0.0)
             sampler = Sampler(self.metrics.log_scalar_metric, folder or ".", interval_s, elapsed_s=elapsed_s)
@@ -268,8 +268,8 @@ class Recorder:
                 _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(unable))
             self._count_from(position, reached)
 
-    def _resumed(self) -> list[ResumableObserver]:
-        return [o for o in self._run.observers if isinstance(o, ResumableObserver) and o.is_resumed]
+    def _resumed(self) -> list[FileObserver]:
+        return [o for o in self._run.observers if isinstance(o, FileObserver) and o.is_resumed]
 
     def _count_from(self, position: Position, reached: Position) -> None:
         """Continue the counts from what the record has, and the steps from what it should have."""

@@ -15,6 +15,7 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from ingredients.ranks.world import World
+from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
@@ -26,7 +27,6 @@ from observers.record.identity import (
 )
 from observers.record.json_text import parse_json
 from observers.record.numbered_folder import as_number
-from observers.record.protocols import ResumableObserver
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
@@ -102,7 +102,7 @@ def folder_to_resume(
     if named is not None:
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
-    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, ResumableObserver)]
+    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
     criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
     if world is not None and world.restarts and has_ingredient and not run.unobserved:

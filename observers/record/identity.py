@@ -42,55 +42,55 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Holds the uid of the run that starts another one, for that other one.
+# The uid of the run that starts this one.
 PARENT_VARIABLE = "SACRISTAN_PARENT"
-# Holds the folder that every `FileObserver` records below, in the place of its own.
+# The folder of runs that replaces the one of every `FileObserver`.
 RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
-# Holds the fingerprint of the data that a run which is reproduced was trained on.
+# The fingerprint of the data that the reproduced run was trained on.
 EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
-# Files that are to have a content where they are opened as resources: a JSON object of path and SHA-256.
+# The expected content of files that are opened as resources: a JSON object of path and SHA-256.
 EXPECT_RESOURCES_VARIABLE = "SACRISTAN_EXPECT_RESOURCES"
-# Holds the folder of the run that this process is to resume.
+# The folder of the run to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
-# Set where `print_config` is to refuse settings with which the main function could not start.
+# If set, `print_config` rejects settings that the main function could not start with.
 CHECK_VARIABLE = "SACRISTAN_CHECK"
-# Holds the folder of the queued run that this process is to start.
+# The folder of the queued run to start.
 START_VARIABLE = "SACRISTAN_START"
-# Holds what a process is told by the one that started it for a sweep or from a queue: a JSON object with the descriptor
-# of a socket between the two as `fd`; of a sweep's, `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes`,
-# `asks`, too.
+# For a process started by a sweep or a queue: a JSON object with the descriptor of a socket to the parent as `fd`, and
+# for a sweep also `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes` and `asks`.
 TRIAL_VARIABLE = "SACRISTAN_TRIAL"
 
-# How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
+# A lease is valid for this many heartbeats, and seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
-# The same of stock Sacred, whose heartbeats wait for the database, and for whatever holds the interpreter's lock.
+# The same for stock Sacred, whose heartbeats wait for the database, and for the interpreter's lock.
 _STOCK_BEATS, _STOCK_BEAT_S = 60, 10.0
 
 
 def new_uid() -> str:
-    """Return a new id: 12 hex digits of milliseconds since 1970, then 20 random ones; it sorts by time."""
+    """Return a new id, which sorts by time: 12 hex digits of milliseconds since 1970, then 20 random ones."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
 
 
 def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
-    """Return the uid of the run that this one belongs to: `meta_info["parent"]`, else what `SACRISTAN_PARENT` holds.
+    """Return the uid of the parent run: `meta_info["parent"]`, otherwise the value of `SACRISTAN_PARENT`.
 
-    It is noted in `meta_info`. What is no uid is warned of once, and not taken.
+    Args:
+        meta_info: The run's meta entry, which receives the result. An invalid uid is reported once, and ignored.
     """
     source = 'meta_info["parent"]' if "parent" in meta_info else PARENT_VARIABLE
-    given = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
-    if given is None:
+    parent = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
+    if parent is None:
         return None
-    if not isinstance(given, str) or not re.fullmatch("[0-9a-f]{32}", given):
+    if not isinstance(parent, str) or not re.fullmatch("[0-9a-f]{32}", parent):
         _log.warning(
             "%s: got %.100r, expected the uid in a run's run.json, 32 digits 0-9 and a-f; no parent is recorded",
             source,
-            given,
+            parent,
         )
-        given = None
-    # With the refusal noted, a second observer does not warn again.
-    meta_info["parent"] = given
-    return given
+        parent = None
+    # Noted even if it is None, so that a second observer does not warn again.
+    meta_info["parent"] = parent
+    return parent
 
 
 def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
 
     Args:
         beat_interval_s: Seconds between two heartbeats; 0 for a run without any.
-        locked: Whether the process holds the lock on the record, too.
+        locked: Whether the process also holds the lock on the record.
     """
     return {
         "host": socket.gethostname(),
@@ -114,15 +114,17 @@ def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
     }
 
 
-def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] | None:
-    """Return the lease in a run's folder, and as `held` whether a writer holds the record's lock now.
+def read_lease(folder: Path, own_lock: RecordLock | None = None) -> dict[str, Any] | None:
+    """Return the lease in a run's folder, with `held`: whether a writer holds the record's lock now.
 
-    A lease that is damaged, or that a power cut has taken, is as old as the file, and tells nothing else. None is that
-    of a record that never had one, such as stock Sacred's.
+    A damaged or lost lease is as old as its file, and has no other entries.
 
     Args:
         folder: The run's folder.
-        ours: A lock on it that the caller holds, and that says nothing of a writer.
+        own_lock: A lock on the record that the caller holds, which does not mean that a writer is alive.
+
+    Returns:
+        The lease; None for a record that never had one, such as stock Sacred's.
     """
     try:
         lease = parse_json(read_regular(folder / LEASE))
@@ -133,11 +135,11 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
         if last is None:
             return None
         lease = {"heartbeat": last, "locked": True}
-    return {**lease, "held": False if ours is not None and ours.is_held else is_locked(folder)}
+    return {**lease, "held": False if own_lock is not None and own_lock.is_held else is_locked(folder)}
 
 
 def _last_change(folder: Path) -> float | None:
-    """Return when a run's lease was written; without one when its `run.json` was; None of a record without leases."""
+    """Return when a run's lease was written; without a lease, its `run.json`; None for a record without leases."""
     for name in (LEASE, RUN):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if name == LEASE or parse_json(read_regular(folder / RUN)).get("format") == FORMAT:
@@ -146,16 +148,16 @@ def _last_change(folder: Path) -> float | None:
 
 
 def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
-    """Tell whether the process that holds a lease still writes its run.
+    """Tell whether the process with a lease still writes its run.
 
-    Whoever holds the record's lock lives, wherever that is. Under the kernel that it was written under, a lock that
-    nobody holds, or in the same PID namespace a process that is gone, are the end. From anywhere else, and where there
-    are no locks, the time since the last heartbeat counts, which wants clocks that agree to some seconds; without
-    heartbeats there is no telling, and the run is taken to be alive.
+    A process that holds the record's lock is alive, anywhere. Under the same kernel, an unheld lock, or in the same PID
+    namespace a missing process, means that it is dead. Everywhere else, and without locks, the age of the last
+    heartbeat decides, which requires clocks that agree within seconds. Without heartbeats there is no evidence, and the
+    process counts as alive.
 
     Args:
-        lease: What `lease` returned then, or `read_lease` of what is in a folder.
-        now: The time, in seconds since 1970.
+        lease: The result of `lease` at some time, or of `read_lease`.
+        now: The current time, in seconds since 1970.
     """
     held = lease.get("held") if lease.get("locked") else None
     if held:
@@ -164,7 +166,7 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
         if held is False:
             return False
         is_running = lease.get("pid_start") is not None and start_of(lease.get("pid")) == lease["pid_start"]
-        # Leases of before do not name their namespace: a process that is there is theirs, one that is not may be.
+        # Early leases have no namespace: an existing process is theirs, a missing one may be in another namespace.
         namespace = lease.get("pid_namespace")
         if is_running and namespace in (None, _pid_namespace()):
             return True
@@ -178,42 +180,53 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
 
 
 def last_beat(lease: Mapping[str, Any]) -> datetime | None:
-    """Return the time of the run at the last heartbeat of a lease, in UTC without a time zone; None if it has none."""
-    for name in ("run_time", "heartbeat"):  # leases of before have the wall time alone
+    """Return the time of the run at the last heartbeat.
+
+    Args:
+        lease: A lease.
+
+    Returns:
+        The time in UTC without a time zone; None if the lease has none.
+    """
+    for name in ("run_time", "heartbeat"):  # early leases have the wall time only
         if is_time(lease.get(name)):
             return datetime.fromtimestamp(lease[name], UTC).replace(tzinfo=None)
     return None
 
 
 def is_time(value: Any) -> TypeGuard[float]:
-    """Tell whether a value from a lease is a number of seconds that a clock can show: up to the year 9999."""
+    """Tell whether a value from a lease is a valid time in seconds, up to the year 9999.
+
+    Args:
+        value: Any value.
+    """
     return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
 def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
     """Return the status of a run: RUNNING without a living process is DEAD.
 
-    Stock Sacred keeps no lease, but notes its heartbeats, one every ten seconds. A run without any for ten minutes, or
-    sixty of its heartbeats, is dead, which wants clocks that agree to some minutes.
+    Stock Sacred writes no lease, but a heartbeat every ten seconds. Such a run is dead after ten minutes, or sixty
+    heartbeats, without one, which requires clocks that agree within minutes.
 
     Args:
-        run: What is in its `run.json`; at least `status`, and of a run without a lease `heartbeat`, `start_time` and
-            `meta`, too.
-        lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
+        run: The content of its `run.json`: at least `status`; for a run without a lease also `heartbeat`, `start_time`
+            and `meta`.
+        lease: Its lease, from `read_lease` or a database; any value is accepted, because others may write there.
 
     Returns:
         The status as text; None if it is recorded as null.
     """
     status = run.get("status", "RUNNING")
     if status == "RUNNING":
-        # A lease that is no lease says nothing.
+        # An invalid lease is no evidence.
         lives = is_alive(lease) if isinstance(lease, Mapping) else lease is not None or _beats(run)
         return status if lives else "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
 
 
 def _beats(run: Mapping[str, Any]) -> bool:
-    """Tell whether the heartbeats of a run without a lease go on, as far as it tells."""
+    """Tell whether a run without a lease still has heartbeats, as far as the record says."""
     if run.get("uid") is not None:  # recorded by the lab, which has leases
         return True
     last = run.get("heartbeat") or run.get("start_time")
@@ -224,9 +237,9 @@ def _beats(run: Mapping[str, Any]) -> bool:
         return True
     meta = run.get("meta")
     options = meta.get("options") if isinstance(meta, Mapping) else None
-    given = options.get("--beat-interval") if isinstance(options, Mapping) else None
+    option = options.get("--beat-interval") if isinstance(options, Mapping) else None
     try:
-        interval = float(given or _STOCK_BEAT_S)
+        interval = float(option or _STOCK_BEAT_S)
     except (TypeError, ValueError):
         interval = _STOCK_BEAT_S
     return age_s < _STOCK_BEATS * max(interval, _STOCK_BEAT_S)
@@ -240,10 +253,10 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str | None:
-    """Return the PID namespace of this process; None where pids in /proc are not those of it, or there is no /proc."""
+    """Return the PID namespace of this process; None if /proc is missing, or shows other pids."""
     proc = Path("/proc/self")
     try:
-        if str(proc.readlink()) != str(os.getpid()):  # of a container whose /proc is that of the machine
+        if str(proc.readlink()) != str(os.getpid()):  # a container with the machine's /proc
             return None
         return str((proc / "ns" / "pid").readlink())
     except OSError:
@@ -251,7 +264,14 @@ def _pid_namespace() -> str | None:
 
 
 def start_of(pid: Any) -> int | None:
-    """Return when a process started, in clock ticks since boot, so that a reused pid is not taken for it."""
+    """Return when a process started, in clock ticks since boot, which distinguishes it from others with its pid.
+
+    Args:
+        pid: The process id; any value is accepted.
+
+    Returns:
+        The start; None if there is no such process.
+    """
     if not isinstance(pid, int):
         return None
     try:

@@ -1,8 +1,8 @@
-"""Locks on folders: on a record, held by the one process that writes it, for as long as it does; and short ones.
+"""Locks on folders: on a record, held by its writer while it writes, and short ones.
 
-They are `flock` locks: the end of a process, however it comes, releases them. A forked child would share them with its
-parent, and a worker of a data loader may outlive a parent that was killed, so a child closes its copies at once. Where
-the file system has no such locks, nothing is held, and the caller is told.
+They are `flock` locks, which end with their process. A forked child would share them with its parent, and a worker of a
+data loader may outlive a killed parent, so a child closes its copies at once. If the file system has no such locks,
+nothing is held, and the caller learns that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError:  # not on Windows
 
 __all__ = ["RecordLock", "claimed", "is_locked", "locked"]
 
-# Somebody who asks whether a record is locked is done with it in no time.
+# A process that checks whether a record is locked holds it for an instant only.
 _ASKED_S = 5.0
 
 
@@ -31,7 +31,7 @@ class RecordLock:
     """The lock on the record in a folder.
 
     Args:
-        folder: The folder; a file in it is locked, which stays.
+        folder: The folder. A file in it is locked, and stays there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -45,13 +45,16 @@ class RecordLock:
         return self._fd is not None and self._pid == os.getpid()
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Take the lock; return whether it is held, which it cannot be where there is no folder, or there are no locks.
+        """Take the lock.
 
         Args:
             wait: Whether to wait while others hold it.
 
+        Returns:
+            Whether it is held; False if the folder is missing, or there are no locks.
+
         Raises:
-            BlockingIOError: If it is not to `wait`, and another process holds it, or another place in this one.
+            BlockingIOError: If not `wait`, and another process holds it, or another object in this one.
         """
         fd = _open(self.path, os.O_RDWR | os.O_CREAT)
         if fd is None:
@@ -68,9 +71,9 @@ class RecordLock:
         return True
 
     def release(self) -> None:
-        """Let go of the lock, if it is held."""
+        """Release the lock, if it is held."""
         if self._fd is not None and self.is_held:
-            # A program that a thread is about to start has a copy of it, which would keep the lock for some moments.
+            # A program that a thread is starting has a copy of it, which would keep the lock for some moments.
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             _close(self._fd)
@@ -78,7 +81,14 @@ class RecordLock:
 
 
 def is_locked(folder: Path) -> bool | None:
-    """Tell whether anybody, this process included, holds the lock on the record in `folder`; None if unknown."""
+    """Tell whether any process, including this one, holds the lock on a record.
+
+    Args:
+        folder: The record's folder.
+
+    Returns:
+        None if that is unknown.
+    """
     fd = _open(folder / LOCK, os.O_RDONLY)
     if fd is None:
         return None
@@ -95,10 +105,14 @@ def is_locked(folder: Path) -> bool | None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
-    """Hold the lock on the record in `folder`; see `RecordLock.acquire`.
+    """Hold the lock on a record; see `RecordLock.acquire`.
+
+    Args:
+        folder: The record's folder.
+        wait: Whether to wait while others hold it.
 
     Raises:
-        BlockingIOError: If it is not to `wait`, and somebody holds it.
+        BlockingIOError: If not `wait`, and another process holds it.
     """
     lock = RecordLock(folder)
     lock.acquire(wait=wait)
@@ -110,9 +124,10 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder of runs against every other process that claims it, after waiting for it.
+    """Hold a folder of runs against all other processes that claim it, after waiting for them.
 
-    Without effect where the folder is gone, or there are no locks.
+    Args:
+        folder: The folder of runs. Nothing is held if it is missing, or there are no locks.
     """
     fd = _open(folder, os.O_RDONLY)
     try:
@@ -125,14 +140,14 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def _lock(fd: int, *, wait: bool) -> bool:
-    """Lock an open file; return whether that can be."""
+    """Lock an open file; return whether that is possible."""
     deadline = time.monotonic() + _ASKED_S
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             return True
         except BlockingIOError:
-            # Those who only ask share it.
+            # Processes that only check share it.
             if time.monotonic() > deadline or not _is_shared(fd):
                 raise
             time.sleep(0.001)
@@ -149,9 +164,9 @@ def _is_shared(fd: int) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------- nothing of it in a forked child
+# ---------------------------------------------------------------------- forked children
 
-# What is open for locks; nobody forks while it changes, so that a child knows what to close.
+# Descriptors that are open for locks. No thread forks while this changes, so a child knows what to close.
 _open_fds: set[int] = set()
 _changing = threading.RLock()
 
@@ -161,7 +176,7 @@ def _open(path: Path, flags: int) -> int | None:
         return None
     with _changing:
         try:
-            # A FIFO of that name is not waited for.
+            # So that a FIFO of that name does not block.
             fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
         except OSError:
             return None

@@ -1,12 +1,12 @@
-"""Resuming a recorded run: who may, and the history of its sessions.
+"""Resuming a recorded run: access to its record, and the history of its sessions.
 
-A session is one process that wrote the run. `sessions` in `run.json`, which a run of one session does not have, holds
-for each, the current one last:
+A session is one process that wrote the run. `sessions` in `run.json`, which a run with only one session does not have,
+has for each, the current one last:
 
-    start_time, stop_time, status   as of a run; DEAD where the process was killed
-    interrupted_by                  the signal, if one ended it
+    start_time, stop_time, status   as for a run; DEAD if the process was killed
+    interrupted_by                  the signal that ended it, if any
     host, command_line              where and how it was started
-    step                            the training's step that it began at
+    step                            the training's step that it started at
     changed_sources                 names of sources whose content differs from the record's
     changed_environment             differences of git, packages, libraries, machine and determinism flags from the
                                     first session, if there are any: {"packages": {name: [was, is]}}
@@ -39,29 +39,30 @@ __all__ = [
     "time_reached",
 ]
 
-# What an end tells of a loss, and all that it writes; a run that is resumed loses it.
+# Entries about losses, and all entries of an end, which are removed when a run is resumed.
 _LOST = ("lost_bytes", "lost_media", "lost_parts", "lost_sources", "damaged_points")
 _END = ("stop_time", "fail_trace", *_LOST, "result", "rewinding")
-# Texts of any length, which the record of the first session has.
+# Texts of any length, which only the first session records.
 _NOT_COMPARED = ("diff", "untracked")
 
 
 @contextlib.contextmanager
 def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
-    """Give `run.json`, journal and lock of a run to resume or start; the lock is held, and let go of if this fails.
+    """Give the content of `run.json`, the journal and the lock of a run to resume or start.
 
     Args:
         folder: The run's folder.
         base: The folder that runs are recorded in.
 
     Raises:
-        ResumeError: If it is not there, damaged, lies elsewhere, is of another program, or another process writes it.
+        ResumeError: If the record is missing, damaged, elsewhere, or of another program, or another process writes it.
+            Then, and if the block raises, the lock is released.
     """
     if folder.resolve().parent != base.resolve():
         raise ResumeError(
             f"{folder} cannot be resumed: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
         )
-    _read(folder)  # a lock is put into a run's folder only
+    _read(folder)  # before a lock is created in a folder that is no run's
     lock = RecordLock(base / folder.name)
     try:
         lock.acquire()
@@ -78,10 +79,8 @@ def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any]
 
 
 def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
-    who = f"process {lease['pid']} on {lease.get('host')}" if lease and "pid" in lease else "another process"
-    return (
-        f"{folder} cannot be resumed: {who} writes it, or resumes or removes it just now; wait for its end, or end it"
-    )
+    writer = f"process {lease['pid']} on {lease.get('host')}" if lease and "pid" in lease else "another process"
+    return f"{folder} cannot be resumed: {writer} writes, resumes or removes it; wait until it has finished, or end it"
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -107,7 +106,12 @@ def _recalled(path: Path, folder: Path) -> Journal:
 
 
 def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `run.json` and lease of a run that has ended tell of its last session."""
+    """Return the entry of the last session of a run that has ended.
+
+    Args:
+        run: The content of `run.json`.
+        lease: The run's lease.
+    """
     status, stop_time = run.get("status"), run.get("stop_time")
     if status == "RUNNING":
         beat = last_beat(lease or {})
@@ -123,7 +127,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "changed_sources": [],
     }
     session |= {key: run[key] for key in _LOST if key in run}
-    # What a later session tells of itself is truer than the run's head, which tells of the first; but not how it ended.
+    # For a later session, its own entry is right, and the head, which describes the first one, has only how it ended.
     known = (run.get("sessions") or [{}])[-1]
     session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}
     by = (run.get("meta") or {}).get("interrupted_by")
@@ -132,11 +136,11 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
 
 
 def time_reached(run: Mapping[str, Any], folder: Path) -> float:
-    """Return the latest time that the record of a run tells, in seconds since 1970; a resumed run continues from there.
+    """Return the latest time in a run's record, which a resumed run continues from, in seconds since 1970.
 
     Args:
-        run: Its `run.json`.
-        folder: Its folder, whose points were all moved to their file.
+        run: The content of its `run.json`.
+        folder: Its folder; all its points are in `metrics.bin`.
     """
     texts = run["start_time"], session_of(run, read_lease(folder))["stop_time"]
     times = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in texts if text]
@@ -146,7 +150,15 @@ def time_reached(run: Mapping[str, Any], folder: Path) -> float:
 def resumed_entry(
     run: Mapping[str, Any], folder: Path, at: datetime, host: Mapping[str, Any], command_line: list[str]
 ) -> dict[str, Any]:
-    """Return the `run.json` of a run that is resumed, with a new session."""
+    """Return the `run.json` of a run that is resumed, with a new session.
+
+    Args:
+        run: The content of its `run.json`.
+        folder: Its folder.
+        at: When the session starts.
+        host: What Sacred says about the machine.
+        command_line: The command line of this process.
+    """
     new = {
         "start_time": at.isoformat(),
         "stop_time": None,
@@ -159,36 +171,45 @@ def resumed_entry(
     earlier = [*run.get("sessions", ())[:-1], session_of(run, read_lease(folder))]
     meta = {key: value for key, value in run["meta"].items() if key not in ("interrupted_by", "refused")}
     kept = {key: value for key, value in run.items() if key not in _END}
-    # Of one that was killed while it was rewound, another state is there now than before.
+    # A run that was killed while it was rewound has another state than before.
     revision = {"revision": run.get("revision", 0) + 1} if run.get("rewinding") else {}
     return {**kept, "status": "RUNNING", "result": None, "meta": meta, "sessions": [*earlier, new], **revision}
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ: `{part: {name: [was, is]}}`.
+    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ.
 
-    Libraries are told by their digests.
+    Args:
+        before: The provenance of the first session.
+        now: The provenance of the current session.
+
+    Returns:
+        `{part: {name: [was, is]}}`; libraries are compared by their digests.
     """
     changes: dict[str, dict[str, list[Any]]] = {}
     for part in ("git", "packages", "machine", "determinism"):
         old, new = before.get(part) or {}, now.get(part) or {}
-        # Some of the machine and of the flags are known only once torch is imported.
+        # Parts of the machine and of the flags are known only once torch is imported.
         names = sorted((old.keys() if part in ("git", "packages") else set()) | new.keys())
-        found = {
+        pairs = {
             name: [old.get(name), new.get(name)]
             for name in names
             if old.get(name) != new.get(name) and name not in _NOT_COMPARED
         }
-        changes |= {part: found} if found else {}
+        changes |= {part: pairs} if pairs else {}
     libraries = [document.get("libraries") or {} for document in (before, now)]
     digests = {name: [of[name].get("digest") for of in libraries] for name in changed_libraries(*libraries)}
     return changes | ({"libraries": digests} if digests else {})
 
 
 def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the files by library that both have, with another content; see `observers.provenance.libraries`.
+    """Return the files that both runs have, with another content, by library.
 
-    Which files are imported depends on how a run is recorded, too, so those that only one of them has do not count.
+    Files that only one of them has do not count, because the way of recording decides which files are imported.
+
+    Args:
+        before: The libraries of a run; see `observers.provenance.libraries`.
+        now: The libraries of another one.
     """
     changes: dict[str, list[str]] = {}
     for name in sorted(before.keys() & now.keys()):

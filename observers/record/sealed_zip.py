@@ -1,13 +1,13 @@
-"""ZIP files that carry the SHA-256 of themselves in their comment: a copy, a link or a move keeps it.
+"""ZIP files with their own SHA-256 in their comment, so that copies, links and moves keep it.
 
-What torch saves is such a file. The comment is behind its last byte, where every reader of ZIP files passes over it,
-with a note that can be read without reading the file, and without torch:
+Torch saves ZIP files. The comment follows the last byte, where all readers of ZIP files ignore it, and has a note that
+can be read without reading the file, and without torch:
 
-    the bytes of the file, but for the two of the comment's length | those two | SHA-256 of bytes and note | note
+    the bytes of the file, except the two of the comment's length | those two | SHA-256 of bytes and note | note
 
-`zipfile.ZipFile.testzip` would not do: it compares a CRC-32 of each entry's content, and nothing of the directory, the
-padding and the note. The seal is written by hand, because `zipfile` sets a comment only by writing the directory anew,
-after which the file would have to be read again for its SHA-256.
+`zipfile.ZipFile.testzip` is not enough: it compares a CRC-32 of each entry's content, and nothing in the directory, the
+padding and the note. The seal is written by hand, because `zipfile` sets a comment only by writing the directory again,
+and then the file would have to be read again for its SHA-256.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["MAX_NOTE_BYTES", "SealingStream", "check_seal", "read_note"]
 MAX_NOTE_BYTES = 4096
 _DIGEST_BYTES = 64
 _CHUNK_BYTES = 2**20
-# What the length of a ZIP file's comment takes, before the comment.
+# The size of the length of a ZIP file's comment, before the comment.
 _LENGTH_BYTES = 2
 # A comment has at most 65,535, and the directory's end before it 22.
 _END_BYTES = 2**16 + 22
@@ -34,10 +34,10 @@ _NO_SEAL = "it has no SHA-256 at its end: it was cut short there, or damaged, or
 
 
 class SealingStream:
-    """Takes a ZIP file without a comment, as it is written from its first byte to its last, and seals it.
+    """Takes a ZIP file without a comment, written from its first byte to its last, and seals it.
 
     Args:
-        stream: What the file is written to.
+        stream: Where the file is written.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -46,7 +46,11 @@ class SealingStream:
         self._held = b""
 
     def write(self, data: bytes) -> int:
-        """Write the next piece."""
+        """Write the next piece, and return its length.
+
+        Args:
+            data: The piece.
+        """
         whole = memoryview(data).cast("B")
         if len(whole) < _LENGTH_BYTES:
             whole = memoryview(self._held + bytes(whole))
@@ -61,17 +65,24 @@ class SealingStream:
         self._stream.write(data)
 
     def flush(self) -> None:
-        """Do nothing: the end of the file is held back until `seal`."""
+        """Do nothing, because the end of the file is held back until `seal`."""
 
     def seal(self, note: bytes = b"") -> None:
-        """Write the end of the file, and the seal with a note of at most `MAX_NOTE_BYTES`."""
+        """Write the end of the file, and the seal.
+
+        Args:
+            note: A note in the seal, of at most `MAX_NOTE_BYTES`.
+        """
         self._digest.update(note)
         self._stream.write(struct.pack("<H", _DIGEST_BYTES + len(note)))
         self._stream.write(self._digest.hexdigest().encode() + note)
 
 
 def read_note(path: Path) -> bytes:
-    """Return the note in a seal, without checking the file against it.
+    """Return the note in a seal, without checking the file.
+
+    Args:
+        path: The sealed file.
 
     Raises:
         SealError: If there is no seal.
@@ -81,10 +92,13 @@ def read_note(path: Path) -> bytes:
 
 
 def check_seal(path: Path) -> bytes:
-    """Check that a file is as it was sealed, and return the note.
+    """Check that a file is unchanged since it was sealed, and return the note.
+
+    Args:
+        path: The sealed file.
 
     Raises:
-        SealError: If it is not.
+        SealError: If it has changed, or there is no seal.
         OSError: If the file cannot be read.
     """
     comment = _comment(path)
@@ -95,7 +109,7 @@ def check_seal(path: Path) -> bytes:
         while left > 0 and (piece := stream.read(min(left, _CHUNK_BYTES))):
             digest.update(piece)
             left -= len(piece)
-        # The two bytes are not under the digest.
+        # The digest does not cover the two bytes.
         is_at_end = stream.read() == struct.pack("<H", len(comment)) + comment
     digest.update(note)
     if not is_at_end or digest.hexdigest().encode() != expected:
@@ -104,9 +118,9 @@ def check_seal(path: Path) -> bytes:
 
 
 def _comment(path: Path) -> bytes:
-    """Return the comment of a ZIP file, which a seal is."""
+    """Return the comment of a ZIP file, which is the seal."""
     with path.open("rb") as stream:
-        # zipfile takes an error of the disk for damage; so what it looks at is read first.
+        # zipfile mistakes an error of the disk for damage, so the parts that it needs are read first.
         stream.read(1)
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _END_BYTES))
         stream.read()
@@ -115,7 +129,7 @@ def _comment(path: Path) -> bytes:
             comment = archive.comment
     except OSError:
         raise
-    except Exception as error:  # of damage: BadZipFile, struct.error, UnicodeDecodeError, NotImplementedError, ...
+    except Exception as error:  # damage: BadZipFile, struct.error, UnicodeDecodeError, NotImplementedError, ...
         raise SealError(_NO_SEAL) from error
     if len(comment) < _DIGEST_BYTES:
         raise SealError(_NO_SEAL)

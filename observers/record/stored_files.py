@@ -1,4 +1,4 @@
-"""Files that a run read or made, kept: contents of sources and resources once for all runs of a folder."""
+"""Files that a run read or made: contents of sources and resources, kept once for all runs of a folder."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ __all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_belo
 _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 2**20
-# So many zeros at once are left out of a copy, as a hole.
+# This many zeros become a hole in a copy.
 _HOLE = bytes(2**16)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file to read it; what is none, such as a FIFO, which would be waited for, is refused.
+    """Open a file for reading; anything else, such as a FIFO, which would block, is rejected.
+
+    Args:
+        path: The file.
 
     Raises:
-        ArtifactError: If it cannot be read, or is no file.
+        ArtifactError: If it cannot be read, or is not a file.
     """
     try:
         return open_regular(path)
@@ -40,10 +43,18 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def keep(path: Path, store: Path, base: str | Path) -> str:
-    """Keep the content of `path` in `store` once, and return where, from the folder `base`.
+    """Keep the content of a file in a store, once.
+
+    Args:
+        path: The file.
+        store: The folder of contents; created if necessary.
+        base: The folder that the result is relative to.
+
+    Returns:
+        The path of the kept content, relative to `base`.
 
     Raises:
-        ArtifactError: If `path` is no file that can be read.
+        ArtifactError: If `path` is not a file that can be read.
         OSError: If the store cannot be written, or its content cannot be read.
     """
     digest = _md5()
@@ -52,7 +63,7 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
         for chunk in _chunks(stream):
             digest.update(chunk)
         target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-        if is_as_named(target):  # what this user may not read is not kept for this run
+        if is_as_named(target):
             try:
                 # `runs gc` keeps what was touched lately, whether or not a run names it yet.
                 os.utime(target)
@@ -70,13 +81,21 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
 
 
 def md5_in(name: str) -> str | None:
-    """Return the MD5 that is in the name under which a source or resource is kept, by us or by Sacred."""
+    """Return the MD5 in the name of a kept source or resource, from this program or Sacred.
+
+    Args:
+        name: The name, or path.
+    """
     match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", name)
     return match[1] if match else None
 
 
 def is_as_named(path: Path) -> bool:
-    """Tell whether a kept content is there, and has the MD5 that is in its name."""
+    """Tell whether a kept content exists, and has the MD5 in its name.
+
+    Args:
+        path: The kept content.
+    """
     try:
         with open_regular(path) as stream:
             return hashlib.file_digest(stream, _md5).hexdigest() == md5_in(path.name)
@@ -89,9 +108,9 @@ def _md5() -> hashlib._Hash:
 
 
 def _share(path: Path) -> None:
-    """Give everybody who may use the folder that a path is in the same rights on it, whatever the umask.
+    """Give all users of the folder around a path the same rights on the path, whatever the umask.
 
-    Without that, the first user of a folder that many may write to would keep the others from the contents they share.
+    Otherwise the first user of a shared folder would lock the others out of the contents they share.
     """
     around = path.parent.stat().st_mode
     if path.is_dir():
@@ -103,10 +122,17 @@ def _share(path: Path) -> None:
 
 
 def path_below(base: Path, path: Path) -> str | None:
-    """Return where a file is, from the folder `base`; None if it is not below that.
+    """Return the path of a file relative to a folder.
+
+    Args:
+        base: The folder.
+        path: The file.
+
+    Returns:
+        The path; None if the file is not below the folder.
 
     Raises:
-        ArtifactError: If it is no file that can be read.
+        ArtifactError: If it is not a file that can be read.
     """
     open_file(path).close()
     path, base = path.resolve(), base.resolve()
@@ -114,10 +140,14 @@ def path_below(base: Path, path: Path) -> str | None:
 
 
 def copy_file(path: Path, target: Path) -> None:
-    """Copy a file so that `target` is whole or not there; what is a hole in it stays one.
+    """Copy a file, so that the copy is whole or missing; holes stay holes.
+
+    Args:
+        path: The file.
+        target: The copy.
 
     Raises:
-        ArtifactError: If `path` is no file that can be read, or it changes in the meantime.
+        ArtifactError: If `path` is not a file that can be read, or it changes in the meantime.
         OSError: If `target` cannot be written.
     """
     with open_file(path) as source:
@@ -130,7 +160,7 @@ def _stamp(stream: BinaryIO) -> tuple[int, int]:
 
 
 def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -> None:
-    """Copy all of an open file, which is to be as it was `before`."""
+    """Copy an open file, which must not have changed since `before`."""
     source.seek(0)
     with replacing(target, durable=False) as stream:
         copy_stream(source, stream)
@@ -139,14 +169,19 @@ def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -
 
 
 def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy all that is left of a file."""
+    """Copy the rest of a file.
+
+    Args:
+        source: The file.
+        target: The new file.
+    """
     for chunk in _chunks(source):
         write_sparsely(target, chunk)
     target.truncate()
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield what is left of a file now: one that grows may have no end."""
+    """Yield the rest of a file, as long as it is now, because a growing file may have no end."""
     left = os.fstat(stream.fileno()).st_size - stream.tell()
     while left > 0 and (chunk := stream.read(min(left, _CHUNK_BYTES))):
         yield chunk
@@ -154,7 +189,12 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def write_sparsely(stream: BinaryIO, data: bytes) -> None:
-    """Append bytes to a new file, with holes for zeros; `stream.truncate()` gives it its length in the end."""
+    """Append bytes to a new file, with holes for zeros; call `stream.truncate()` at the end.
+
+    Args:
+        stream: The new file.
+        data: The bytes.
+    """
     for start in range(0, len(data), len(_HOLE)):
         part = data[start : start + len(_HOLE)]
         if part == _HOLE:

@@ -298,7 +298,7 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     url = "mongodb://127.0.0.1:9"
     refused("A run in MongoDB alone cannot be resumed", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
     with locked(folder):
-        refused(f"process {os.getpid()} on .* writes it, or resumes or removes it just now")
+        refused(f"process {os.getpid()} on .* writes, resumes or removes it")
     assert (folder / "run.json").read_bytes() == before
     alive = {**load(folder), "status": "RUNNING"}
     (folder / "run.json").write_text(json.dumps(alive))

@@ -19,7 +19,6 @@ OFFERED = {
     "OutputObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
     "HasPlace": {"FileObserver", "MongoObserver"},
     "PointObserver": {"FileObserver", "MongoObserver"},
-    "ResumableObserver": {"FileObserver"},
     "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
 }
 
