@@ -1,4 +1,4 @@
-"""Taking files into the store of artifacts: each content once, read as a stream, whole or not at all."""
+"""Reading files into the store of artifacts: each content once, as a stream, whole or not at all."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from observers.record.stored_files import write_sparsely
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
-# What a killed process left is removed by a later one, when nothing of it changed for this long: where there are locks,
-# and where there are none.
+# A later process removes the incomplete files of a killed one after this long without a change: if there are locks, and
+# if there are none.
 _UNLOCKED_S, _ABANDONED_S = 60.0, 24 * 3600.0
 
 _Stamp = tuple[int, int, int, int]
 
 
 class Incoming:
-    """A folder of the store for what is not whole yet; nothing in it is seen by readers, or outlives a failure.
+    """A folder of the store for incomplete files; readers do not see it, and a failure empties it.
 
     Args:
         root: The folder of the store.
@@ -59,16 +59,26 @@ class Incoming:
             self._lock.release()
 
     def holds(self, sha256: str, num_bytes: int) -> bool:
-        """Tell whether the store has a content, as far as its length tells."""
+        """Tell whether the store has a content, judging by its length.
+
+        Args:
+            sha256: The content's SHA-256.
+            num_bytes: Its length.
+        """
         try:
             return content_path(self.contents, sha256).stat().st_size == num_bytes
         except OSError:
             return False
 
     def take(self, stream: BinaryIO, expected_bytes: int) -> tuple[str, int]:
-        """Read a stream, and return SHA-256 and length of what it gave; a new content is kept.
+        """Read a stream, and keep a new content.
 
-        What gives more than `expected_bytes` is not read to its end, which a file that grows may not have.
+        Args:
+            stream: The stream.
+            expected_bytes: Its length. A longer one is not read to its end, because a growing file may have none.
+
+        Returns:
+            The SHA-256 and the length of what was read.
         """
         path = self.folder / f"taken-{secrets.token_hex(8)}"
         sha256, num_bytes = hashlib.sha256(), 0
@@ -87,13 +97,13 @@ class Incoming:
         return digest, num_bytes
 
     def flush(self) -> None:
-        """Wait until all that was taken is on the disk."""
+        """Wait until all new contents are on the disk."""
         for digest in self._taken:
             with (self.folder / digest).open("rb") as stream:
                 sync_file(stream.fileno())
 
     def publish(self) -> None:
-        """Put all that was taken where readers find it, read-only."""
+        """Move all new contents to where readers find them, read-only."""
         for digest in sorted(self._taken):
             path, target = self.folder / digest, content_path(self.contents, digest)
             make_folder(target.parent)
@@ -104,38 +114,52 @@ class Incoming:
 
 
 def sweep_incoming(root: Path) -> list[int]:
-    """Remove from the store at `root` what killed processes left half-taken; return the lengths of the files."""
+    """Remove incomplete files of killed processes.
+
+    Args:
+        root: The folder of the store.
+
+    Returns:
+        The lengths of the removed files.
+    """
     gone = []
     with contextlib.suppress(FileNotFoundError):
         for folder in (root / "incoming").iterdir():
             with contextlib.suppress(OSError):
-                found = {path: path.stat() for path in folder.iterdir() if path.name != LOCK}
+                files = {path: path.stat() for path in folder.iterdir() if path.name != LOCK}
                 is_held = is_locked(folder)
                 patience_s = _ABANDONED_S if is_held is None else _UNLOCKED_S
-                last_change = max(one.st_mtime for one in (folder.stat(), *found.values()))
+                last_change = max(status.st_mtime for status in (folder.stat(), *files.values()))
                 if not is_held and last_change < time.time() - patience_s:
                     shutil.rmtree(folder, ignore_errors=True)
-                    gone += [one.st_size for path, one in found.items() if not path.exists()]
+                    gone += [status.st_size for path, status in files.items() if not path.exists()]
     return gone
 
 
 def make_read_only(path: Path) -> None:
-    """Let nobody write a file; who may read it is as it was."""
+    """Remove all rights to write a file.
+
+    Args:
+        path: The file.
+    """
     path.chmod(path.stat().st_mode & 0o444)
 
 
 def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]] = ()) -> list[ArtifactFile]:
-    """Take a file, or all files of a folder, and return them sorted by name.
+    """Read a file, or all files of a folder.
 
-    Links to files within the folder count as files; all other links are refused, and so is what is no file.
+    Links to files within the folder count as files. All other links, and anything that is not a file, are rejected.
 
     Args:
         path: The file or folder.
-        incoming: Where to.
-        likely: Names and lengths of files that the store probably has: they are looked at before they are copied.
+        incoming: Receives the contents.
+        likely: Names and lengths of files that the store probably has; they are hashed before they are copied.
+
+    Returns:
+        The files, sorted by name.
 
     Raises:
-        ArtifactError: If something cannot be read, is refused, or changed in the meantime.
+        ArtifactError: If something cannot be read, is rejected, or changed in the meantime.
         OSError: If the store cannot be written.
     """
     before = _listing(path)
@@ -188,7 +212,7 @@ def _stamp(found: os.stat_result) -> _Stamp:
 
 
 def _listing(path: Path) -> dict[str, _Stamp]:
-    """Return every file by its name from the folder, with what tells whether it changed."""
+    """Return every file by its name in the folder, with a stamp that changes with the file."""
     try:
         top = path.stat()
     except (OSError, ValueError) as error:

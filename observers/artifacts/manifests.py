@@ -1,9 +1,9 @@
-"""The manifests of artifacts in their folders: reading them, and giving a new one its number without locks.
+"""The manifests of artifacts: reading them, and giving a new one its number without locks.
 
-A manifest is written elsewhere and gets its number by a hard link, which fails if another process was quicker, so
-versions are counted without gaps and a content gets one. Where the file system has no hard links, the number is claimed
-by an empty file, which the manifest then replaces: readers pass over the claim, and a process that is killed in between
-leaves a number without a version.
+A manifest is written elsewhere, and gets its number by a hard link, which fails if another process was faster. So
+versions are numbered without gaps, and a content gets only one. Without hard links, an empty file claims the number and
+the manifest replaces it: readers skip the claim, and a process that is killed in between leaves a number without a
+version.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _log = logging.getLogger(__name__)
 
 _MANIFEST = re.compile(r"v([1-9]\d{0,8})\.json")
 _NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EINVAL}
-# How long a number that another process has claimed is waited for, where there are no hard links.
+# How long to wait for a manifest whose number another process has claimed, without hard links.
 _CLAIM_S = 2.0
 
 
 class Manifests:
-    """The manifests below a folder, `<name>/v<number>.json`.
+    """The manifests in a folder, `<name>/v<number>.json`.
 
     Args:
         home: The folder.
-        contents: Where the contents are that they speak of.
+        contents: Where the contents of the versions are.
     """
 
     def __init__(self, home: Path, contents: Path) -> None:
         self.home = home
         self.contents = contents
-        # Of manifests that were read, so that logging often does not read all of them again.
+        # Digests of manifests that were read, so that frequent logging does not read all of them again.
         self._digests: dict[tuple, str] = {}
 
     def names(self) -> list[str]:
@@ -54,7 +54,11 @@ class Manifests:
             return []
 
     def numbers(self, name: str) -> dict[int, tuple[int, int, int]]:
-        """Return every number that is taken, in order, with what tells whether its manifest is the same file."""
+        """Return every number in use, in order, with a stamp that changes with the manifest.
+
+        Args:
+            name: The artifact's name.
+        """
         found = {}
         try:
             entries = list(os.scandir(self.home / name))
@@ -71,8 +75,12 @@ class Manifests:
     def read(self, name: str, number: int) -> ArtifactVersion | None:
         """Return a version; None if there is none, or only a claim to its number.
 
+        Args:
+            name: The artifact's name.
+            number: The version's number.
+
         Raises:
-            ArtifactDamagedError: If its manifest cannot be read or is not sound.
+            ArtifactDamagedError: If its manifest cannot be read or is invalid.
         """
         path = self.home / name / f"v{number}.json"
         try:
@@ -90,8 +98,11 @@ class Manifests:
     def latest(self, name: str) -> ArtifactVersion | None:
         """Return the newest version; None if there is none.
 
+        Args:
+            name: The artifact's name.
+
         Raises:
-            ArtifactDamagedError: If its manifest is damaged; an older one is not what was asked for.
+            ArtifactDamagedError: If its manifest is damaged; an older version is not a substitute.
         """
         for number in reversed(self.numbers(name)):
             version = self.read(name, number)
@@ -100,7 +111,11 @@ class Manifests:
         return None
 
     def versions(self, name: str) -> list[ArtifactVersion]:
-        """Return all versions that can be read, the oldest first; of each that is damaged, one error is logged."""
+        """Return all versions that can be read, the oldest first; each damaged one is logged as an error.
+
+        Args:
+            name: The artifact's name.
+        """
         found = []
         for number in self.numbers(name):
             try:
@@ -112,14 +127,22 @@ class Manifests:
         return found
 
     def add(self, manifest: Path, name: str, digest: str) -> int:
-        """Put a manifest under the next free number, unless its content has one; return the number.
+        """Give a manifest the next free number, unless a version has its content.
+
+        Args:
+            manifest: The file.
+            name: The artifact's name.
+            digest: The digest of its files.
+
+        Returns:
+            The number of the version with this content.
 
         Raises:
             OSError: If the folder cannot be written.
         """
         folder = self.home / name
         make_folder(folder)
-        # One look at the folder for both: what comes between two would be neither found nor met by the new number.
+        # One listing for both; a manifest between two listings would be neither found nor in the way of the number.
         taken = self.numbers(name)
         newest = max(taken, default=0)
         for number in range(1, newest + 1):
@@ -129,7 +152,7 @@ class Manifests:
                 return number
         number = newest + 1
         while not _put(manifest, folder / f"v{number}.json"):
-            # Another process was quicker, perhaps with the same content.
+            # Another process was faster, perhaps with the same content.
             if self._digest_when_written(name, number) == digest:
                 return number
             number += 1
@@ -137,7 +160,7 @@ class Manifests:
         return number
 
     def _digest(self, name: str, number: int, stamp: tuple[int, int, int] | None) -> str | None:
-        """Return the digest of a version; None if there is none that can be read."""
+        """Return the digest of a version; None if it cannot be read."""
         key = (name, number, stamp)
         if key not in self._digests:
             try:
@@ -152,7 +175,7 @@ class Manifests:
         return self._digests[key]
 
     def _digest_when_written(self, name: str, number: int) -> str | None:
-        """Return the digest of a version that another process may be about to write; None if it does not come."""
+        """Return the digest of a version that another process may be writing; None if it does not appear."""
         path, deadline = self.home / name / f"v{number}.json", time.monotonic() + _CLAIM_S
         try:
             while (version := self.read(name, number)) is None:
@@ -165,7 +188,7 @@ class Manifests:
 
 
 def _put(manifest: Path, target: Path) -> bool:
-    """Give a manifest its place, if that is free; readers meet the whole of it, or an empty file, or none."""
+    """Move a manifest to its place, if that is free; readers find all of it, an empty file, or nothing."""
     try:
         os.link(manifest, target)
     except FileExistsError:

@@ -4,10 +4,10 @@
     _artifacts/versions/<name>/v1.json       the manifest of a version, which never changes
     _artifacts/versions/<name>/made/v1/<uid> an empty file for each run that logged it
     _artifacts/versions/<name>/used/v1/<uid> an empty file for each run that used it
-    _artifacts/incoming/                     what is not whole yet
+    _artifacts/incoming/                     files that are not complete yet
 
-There are no locks (see `observers.artifacts.manifests`). Where the file system has no hard links, two processes that
-log one content at once may end with two versions of the same digest, which harms nobody.
+There are no locks (see `observers.artifacts.manifests`). Without hard links, two processes that log one content at the
+same time may create two versions with the same digest, which is harmless.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from observers.artifacts.intake import Incoming, make_read_only, take_tree
 from observers.artifacts.manifests import Manifests
-from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_name, digest_of, parse_reference
+from observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import sync_file
 from observers.record.json_text import parse_json
@@ -42,11 +42,11 @@ MAX_METADATA_DEPTH = 32
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """The runs behind a version and after it, by uid, in the order in which they started.
+    """The runs that made and used a version, by uid, in the order in which they started.
 
     Attributes:
-        made_by: Those that logged it.
-        used_by: Those that used it.
+        made_by: The runs that logged it.
+        used_by: The runs that used it.
     """
 
     made_by: tuple[str, ...]
@@ -54,7 +54,7 @@ class Lineage:
 
 
 class ArtifactStore:
-    """The artifacts of a folder of runs. Reading runs no code, and makes no folder.
+    """The artifacts of a folder of runs. Reading executes no code, and creates no folder.
 
         store = ArtifactStore("my_runs")
         version = store.log("digits", "data/digits", metadata={"classes": 10})
@@ -80,39 +80,54 @@ class ArtifactStore:
         metadata: Mapping[str, Any] | None = None,
         made_by: str | None = None,
     ) -> ArtifactVersion:
-        """Keep a file or folder as the newest version of an artifact; the version that has the same content, if any.
+        """Keep a file or folder as the newest version of an artifact.
 
-        It is read and copied here, in the caller's thread. Times and permissions of files are not kept, nor are empty
-        folders. Of a content that is a version already, type and metadata stay those of its first logging.
+        It is read and copied in the caller's thread. Times and permissions of files, and empty folders, are not kept.
+        If a version has the same content, it keeps its type and metadata.
 
         Args:
-            name: Of the artifact.
+            name: The artifact's name.
             path: The file or folder.
             type: Such as dataset, model, code.
-            metadata: What JSON holds, by name.
+            metadata: JSON, by name.
             made_by: The uid of the run that logs it.
 
+        Returns:
+            The new version, or the existing one with the same content.
+
         Raises:
-            ArtifactError: If a name is none, something cannot be read or is refused (see `take_tree`), or the store
-                cannot be written, as on a full disk; then nothing half-written stays.
+            ArtifactError: If a name is invalid, a file cannot be read or is rejected (see `take_tree`), or the store
+                cannot be written; then no partial version is left.
         """
         name, type, metadata = check_name(name), check_name(type, "artifact type"), _checked_metadata(metadata)
-        try:
+        with self._writing(name, "make room or check its permissions, and log it again"):
             with Incoming(self.root) as incoming:
                 files = take_tree(Path(path), incoming, self._likely(name))
-                version = self._publish(incoming, name, files, type, metadata, made_by)
-            self._mark("made", version, made_by)
-        except OSError as error:
-            raise ArtifactError(
-                f"{name}: {self.root} cannot be written ({error.strerror}); make room or check its permissions, and "
-                "log it again"
-            ) from error
+                version = ArtifactVersion(
+                    name=name,
+                    version=0,
+                    digest=digest_of(files),
+                    type=type,
+                    files=tuple(files),
+                    bytes=sum(file.bytes for file in files),
+                    metadata=metadata,
+                    made_by=made_by,
+                    created=datetime.now(UTC),
+                    contents=self.contents,
+                )
+                version = self._publish(incoming, version)
+            if made_by is not None:
+                self._mark("made", version, made_by)
         if (version.type, version.metadata) != (type, metadata):
             _log.warning("%s has this content already; its type and metadata stay as they were logged first", version)
         return version
 
     def note_use(self, version: ArtifactVersion, uid: str) -> None:
-        """Note that the run `uid` used a version, if it is one of this store.
+        """Note that a run used a version, if the version belongs to this store.
+
+        Args:
+            version: The version.
+            uid: The run's uid.
 
         Raises:
             ArtifactError: If the store cannot be written.
@@ -120,84 +135,64 @@ class ArtifactStore:
         with contextlib.suppress(ArtifactDamagedError):
             stored = self._manifests.read(version.name, version.version)
             if stored is not None and stored.digest == version.digest:
-                try:
-                    self._mark("used", stored, uid)
-                except OSError as error:
-                    raise ArtifactError(
-                        f"{version}: {self.root} cannot be written ({error.strerror}), so that its use is not noted"
-                    ) from error
+                self.note_run("used", stored, uid)
 
     def note_run(self, relation: str, version: ArtifactVersion, uid: str) -> None:
-        """Note that the run `uid` made (`made`) or used (`used`) a version of this store.
+        """Note that a run made or used a version of this store.
+
+        Args:
+            relation: `made` or `used`.
+            version: The version.
+            uid: The run's uid.
 
         Raises:
             ArtifactError: If the store cannot be written.
         """
-        try:
+        with self._writing(str(version), "make room or check its permissions"):
             self._mark(relation, version, uid)
-        except OSError as error:
-            raise ArtifactError(f"{version}: {self.root} cannot be written ({error.strerror})") from error
 
-    def _mark(self, relation: str, version: ArtifactVersion, uid: str | None) -> None:
-        if uid is None:
-            return
+    @contextlib.contextmanager
+    def _writing(self, subject: str, advice: str) -> Iterator[None]:
+        """Report that the store cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise ArtifactError(f"{subject}: {self.root} cannot be written ({error.strerror}); {advice}") from error
+
+    def _mark(self, relation: str, version: ArtifactVersion, uid: str) -> None:
         folder = self._folder(version.name) / relation / f"v{version.version}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / check_name(uid, "uid")).touch()
 
     def _likely(self, name: str) -> set[tuple[str, int]]:
-        """Return name and length of the files in the latest version, which most often did not change."""
+        """Return name and length of the files in the latest version, most of which are usually unchanged."""
         with contextlib.suppress(ArtifactError):
             latest = self._manifests.latest(name)
             return {(file.path, file.bytes) for file in latest.files} if latest else set()
         return set()
 
-    def _publish(
-        self,
-        incoming: Incoming,
-        name: str,
-        files: list[ArtifactFile],
-        type: str,
-        metadata: dict[str, Any],
-        made_by: str | None,
-    ) -> ArtifactVersion:
-        """Make all that was taken visible, the manifest last."""
-        version = ArtifactVersion(
-            name=name,
-            version=0,
-            digest=digest_of(files),
-            type=type,
-            files=tuple(files),
-            bytes=sum(file.bytes for file in files),
-            metadata=metadata,
-            made_by=made_by,
-            created=datetime.now(UTC),
-            contents=self.contents,
-        )
-        return self._put(incoming, version)
-
     def take(self, version: ArtifactVersion) -> ArtifactVersion:
-        """Keep a version of another store, and return it with its number in this one.
+        """Keep a version of another store.
+
+        Args:
+            version: The version.
+
+        Returns:
+            The version, with its number in this store.
 
         Raises:
-            ArtifactError: If a content of it is not what was logged, or this store cannot be written.
+            ArtifactError: If a content of it is damaged, or this store cannot be written.
         """
-        try:
-            with Incoming(self.root) as incoming:
-                for file in {file.sha256: file for file in version.files}.values():
-                    if not incoming.holds(file.sha256, file.bytes):
-                        with version.stored(file) as stream:
-                            if incoming.take(stream, file.bytes)[0] != file.sha256:
-                                raise ArtifactDamagedError(
-                                    f"{version}: the content of {file.path} is not what was logged"
-                                )
-                return self._put(incoming, dataclasses.replace(version, contents=self.contents))
-        except OSError as error:
-            raise ArtifactError(
-                f"{version}: {self.root} cannot be written ({error.strerror}); make room or check its permissions"
-            ) from error
+        with self._writing(str(version), "make room or check its permissions"), Incoming(self.root) as incoming:
+            for file in {file.sha256: file for file in version.files}.values():
+                if not incoming.holds(file.sha256, file.bytes):
+                    with version.stored(file) as stream:
+                        if incoming.take(stream, file.bytes)[0] != file.sha256:
+                            raise ArtifactDamagedError(f"{version}: the content of {file.path} is not what was logged")
+            return self._publish(incoming, dataclasses.replace(version, contents=self.contents))
 
-    def _put(self, incoming: Incoming, version: ArtifactVersion) -> ArtifactVersion:
+    def _publish(self, incoming: Incoming, version: ArtifactVersion) -> ArtifactVersion:
+        """Make everything in `incoming` visible, the manifest last, and return the version with its number."""
         manifest = incoming.folder / "manifest"
         with manifest.open("wb") as stream:
             stream.write(version.manifest())
@@ -216,16 +211,23 @@ class ArtifactStore:
         return self._manifests.names()
 
     def versions(self, name: str) -> list[ArtifactVersion]:
-        """Return all versions that can be read, the oldest first; of each that is damaged, one error is logged."""
+        """Return all versions that can be read, the oldest first; each damaged one is logged as an error.
+
+        Args:
+            name: The artifact's name.
+        """
         return self._manifests.versions(check_name(name))
 
     def resolve(self, reference: str) -> ArtifactVersion:
-        """Return the version that `name`, `name:latest`, `name:v3`, or `name@<start of the digest>` stands for.
+        """Return the version that a reference stands for.
+
+        Args:
+            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
 
         Raises:
             ArtifactNotFoundError: If there is none.
             ArtifactDamagedError: If its manifest is damaged.
-            ArtifactError: If the reference is none, or stands for several contents.
+            ArtifactError: If the reference is invalid or ambiguous.
         """
         wanted = parse_reference(reference)
         if wanted.digest is not None:
@@ -239,7 +241,11 @@ class ArtifactStore:
         return version
 
     def lineage(self, name: str, version: int) -> Lineage:
-        """Return which runs made a version, and which used it.
+        """Return the runs that made and used a version.
+
+        Args:
+            name: The artifact's name.
+            version: The version's number.
 
         Raises:
             ArtifactNotFoundError: If there is no such version.
@@ -281,7 +287,7 @@ class ArtifactStore:
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return metadata as JSON has it."""
+    """Return metadata as JSON."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -299,7 +305,7 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
             raise TypeError(f"it is a {type(metadata).__name__}")
         if len(text) > MAX_METADATA_BYTES or _depth(found) > MAX_METADATA_DEPTH:
             raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
-    except Exception as error:  # whatever an object does that is asked for its entries
+    except Exception as error:  # an object may raise anything when it is inspected
         raise ArtifactError(
             f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
         ) from error

@@ -1,4 +1,4 @@
-"""A version of an artifact: what its manifest says, and its content, given back checked."""
+"""A version of an artifact: its manifest, and its content, which is verified when it is read."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _REFERENCE = re.compile(r"(?P<name>[^:@]+)(?::(?:v(?P<number>\d{1,9})|latest)|@(
 
 @dataclasses.dataclass(frozen=True)
 class ArtifactFile:
-    """One file of an artifact.
+    """A file of an artifact.
 
     Attributes:
-        path: Its name from the artifact's folder, parts joined by `/`.
-        sha256: Of its content.
+        path: Its name in the artifact's folder, with `/` between its parts.
+        sha256: SHA-256 of its content.
         bytes: Length of its content.
     """
 
@@ -52,16 +52,16 @@ class ArtifactFile:
 
 @dataclasses.dataclass(frozen=True)
 class ArtifactVersion:
-    """One version of an artifact, which never changes.
+    """A version of an artifact, which never changes.
 
     Attributes:
-        name: Of the artifact.
+        name: The artifact's name.
         version: 1 for the first, written v1.
         digest: SHA-256 over the names and SHA-256 of all files, sorted by name.
         type: Such as dataset, model, code.
         files: Sorted by name.
         bytes: Length of all files together.
-        metadata: What was logged with it first.
+        metadata: The metadata of its first logging.
         made_by: The uid of the run that logged it first; None if no run did.
         created: When, in UTC.
         contents: Where the store keeps contents.
@@ -82,25 +82,28 @@ class ArtifactVersion:
         return f"{self.name}:v{self.version}"
 
     def entry(self) -> dict[str, Any]:
-        """Return how a run's record names it."""
+        """Return the entry of the version in a run's record."""
         return {"name": self.name, "version": self.version, "digest": self.digest, "type": self.type}
 
     def manifest(self) -> builtins.bytes:
-        """Return the manifest as it is written down: whole, but for the number, which is the store's."""
+        """Return the content of the manifest, without the number, which the store assigns."""
         document = {"format": FORMAT, **dataclasses.asdict(self), "created": self.created.isoformat()}
         del document["version"], document["contents"]
         return json.dumps(document, indent=1).encode()
 
     def copy_to(self, folder: str | Path) -> Path:
-        """Copy all files into `folder`, and return it: the tree as it was logged, or the one file.
+        """Copy all files into a folder, and return the folder.
 
-        Every content is checked by its SHA-256 before its copy appears. The copies are the caller's own. A file that
-        is there already with the same content stays as it is, and so do files of other names.
+        The SHA-256 of every content is checked before its copy appears. A file with the same content stays as it is,
+        and so do files of other names.
+
+        Args:
+            folder: The folder, which receives the tree as it was logged, or the one file.
 
         Raises:
-            ArtifactDamagedError: If a content in the store is missing or is not what was logged.
-            ArtifactError: If a file of the name but with another content is there, the place of a file is outside of
-                `folder`, or a file cannot be written.
+            ArtifactDamagedError: If a content in the store is missing or damaged.
+            ArtifactError: If the folder has another file of that name, a path leads out of it, or a file cannot be
+                written.
         """
         folder = Path(folder)
         for file in self.files:
@@ -108,22 +111,22 @@ class ArtifactVersion:
         return folder
 
     def path(self, folder: str | Path, name: str | None = None) -> Path:
-        """Copy one file into `folder`, as `copy_to` does, and return where it is.
+        """Copy one file into a folder, as `copy_to` does, and return its path.
 
         Args:
-            folder: Where to.
-            name: The file's name in the artifact; of an artifact of one file it may be left out.
+            folder: The folder.
+            name: The file's name in the artifact; optional if there is only one file.
         """
         return self._copy(self._file(name), Path(folder))
 
     def open(self, name: str | None = None) -> io.BufferedReader:
-        """Check the content of one file, and return a stream that reads it: without a copy, as a large one takes time.
+        """Check the content of one file, and return a stream that reads it without a copy.
 
         Args:
-            name: The file's name in the artifact; of an artifact of one file it may be left out.
+            name: The file's name in the artifact; optional if there is only one file.
 
         Raises:
-            ArtifactDamagedError: If the content in the store is missing or is not what was logged.
+            ArtifactDamagedError: If the content in the store is missing or damaged.
         """
         file = self._file(name)
         stream = self.stored(file)
@@ -144,7 +147,10 @@ class ArtifactVersion:
         return found[0]
 
     def stored(self, file: ArtifactFile) -> io.BufferedReader:
-        """Return a stream that reads a content as it is in the store, unchecked.
+        """Return a stream that reads a content from the store, without checking it.
+
+        Args:
+            file: The file.
 
         Raises:
             ArtifactDamagedError: If it is missing or cannot be read.
@@ -192,12 +198,21 @@ class ArtifactVersion:
 
 
 def content_path(contents: Path, sha256: str) -> Path:
-    """Return where a store keeps the content of that SHA-256."""
+    """Return the path of a content in a store.
+
+    Args:
+        contents: The store's folder of contents.
+        sha256: The content's SHA-256.
+    """
     return contents / sha256[:2] / sha256
 
 
 def digest_of(files: Iterable[ArtifactFile]) -> str:
-    """Return the digest of an artifact with these files."""
+    """Return the digest of an artifact.
+
+    Args:
+        files: Its files, in any order.
+    """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
         digest.update(f"{file.path}\0{file.sha256}\0".encode())
@@ -205,10 +220,14 @@ def digest_of(files: Iterable[ArtifactFile]) -> str:
 
 
 def check_name(name: Any, what: str = "artifact name") -> str:
-    """Return `name` if an artifact, or a type of artifacts, may be called so.
+    """Check the name of an artifact, or of a type of artifacts, and return it.
+
+    Args:
+        name: The name, which may be any value.
+        what: What the name is for, in the error.
 
     Raises:
-        ArtifactError: If not.
+        ArtifactError: If it is invalid.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ArtifactError(
@@ -228,7 +247,10 @@ class Reference:
 
 
 def parse_reference(text: Any) -> Reference:
-    """Return what `text` asks for: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`.
+    """Parse a reference to a version.
+
+    Args:
+        text: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`.
 
     Raises:
         ArtifactError: If it is none of these.
@@ -244,8 +266,14 @@ def parse_reference(text: Any) -> Reference:
 def from_manifest(document: Any, name: str, number: int, contents: Path) -> ArtifactVersion:
     """Return the version that a manifest describes.
 
+    Args:
+        document: The manifest, as JSON.
+        name: The artifact's name.
+        number: The version's number.
+        contents: Where the store keeps contents.
+
     Raises:
-        ArtifactDamagedError: If it is no sound manifest of `name`.
+        ArtifactDamagedError: If the manifest is invalid, or is not that of `name`.
     """
     try:
         if document["format"] != FORMAT or document["name"] != name:
@@ -273,5 +301,9 @@ def from_manifest(document: Any, name: str, number: int, contents: Path) -> Arti
 
 
 def is_safe(path: str) -> bool:
-    """Tell whether a file's name stays within the artifact's folder."""
+    """Tell whether a file's name stays within the artifact's folder.
+
+    Args:
+        path: The name.
+    """
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))

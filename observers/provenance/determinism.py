@@ -1,4 +1,4 @@
-"""The determinism flags, which decide whether a run repeats bit for bit; torch is looked at, never imported."""
+"""The determinism flags, which decide whether a run repeats bit for bit; they are read without importing torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 
 
 def read_flags() -> dict[str, Any]:
-    """Return the environment's flags, and those of torch once it has been imported.
-
-    A flag that this version of torch does not have, or cannot tell, is None.
-    """
+    """Return the flags in the environment, and those of torch once it is imported; None for unknown ones."""
     found: dict[str, Any] = {name: os.environ.get(name) for name in _VARIABLES}
     torch = _loaded_torch()
     if torch is not None:
@@ -28,7 +25,7 @@ def read_flags() -> dict[str, Any]:
 
 
 def torch_versions() -> dict[str, Any]:
-    """Return the versions of CUDA and cuDNN that torch is built with, None for none; nothing before it is imported."""
+    """Return the versions of CUDA and cuDNN that torch is built with, None for none; empty before torch is imported."""
     torch = _loaded_torch()
     if torch is None:
         return {}
@@ -36,7 +33,7 @@ def torch_versions() -> dict[str, Any]:
 
 
 def _loaded_torch() -> ModuleType | None:
-    """Return torch if it is imported to the end: another thread may be in the middle of it."""
+    """Return torch if its import has finished: another thread may be importing it."""
     torch = sys.modules.get("torch")
     return None if torch is None or getattr(torch.__spec__, "_initializing", False) else torch
 
@@ -44,12 +41,12 @@ def _loaded_torch() -> ModuleType | None:
 def _try(read: Callable[[ModuleType], Any], torch: ModuleType) -> Any:
     try:
         return read(torch)
-    except Exception:  # torch refuses to tell once old and new flags for TF32 have been mixed
+    except Exception:  # torch raises once old and new flags for TF32 have been mixed
         return None
 
 
 def _num_threads(torch: ModuleType) -> int:
-    """Return the number of threads of one operation; a thread that asked before would see its old answer."""
+    """Return the number of threads of one operation; a thread that asked before would get its old answer."""
     found = []
 
     def ask() -> None:
@@ -63,8 +60,8 @@ def _num_threads(torch: ModuleType) -> int:
 
 
 def _precision(backend: Any) -> str:
-    """Return the precision of float32 in matrix products or convolutions: ieee, tf32 or none, which means ieee."""
-    # From torch 2.9 on; the older flag is not asked there, because asking warns.
+    """Return the precision of float32 in matrix products or convolutions: ieee, tf32, or none, which means ieee."""
+    # From torch 2.9 on, where reading the older flag warns.
     if hasattr(backend, "fp32_precision"):
         return backend.fp32_precision
     return "tf32" if backend.allow_tf32 else "ieee"

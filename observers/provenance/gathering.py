@@ -1,4 +1,4 @@
-"""`Gathering`: what a run was made of, gathered beside it, and kept up to date in its `provenance.json`."""
+"""`Gathering`: collects what a run is made of while it is active, and keeps `provenance.json` up to date."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _log = logging.getLogger(__name__)
 
 
 class Gathering:
-    """Gathers git, packages, libraries and machine in a thread, and looks at the determinism flags when told to.
+    """Gathers git, packages, libraries and machine in a thread, and determinism flags whenever `look` is called.
 
-    The flags are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
-    only then. So they are looked at when the run is made, in its heartbeats, and at its end; and so are libraries.
+    The flags may be set during the run, by the ingredient `device` or by the user, and torch may be imported late. So
+    flags and libraries are read when the run is created, with its heartbeats, and at its end.
 
     Args:
         journal: Writes `provenance.json`, under `lock`.
-        lock: Held by whoever calls `look`.
-        experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`.
-        with_reads: Whether the files and environment variables that the run reads are recorded at its end.
-        note_changes: Called in a resumed run with how its environment differs from that of the first session, see
-            `environment_changes`; None in a run's first session.
+        lock: Held by the caller of `look`.
+        experiment: What Sacred says about the experiment: `base_dir`, `mainfile`.
+        note_changes: In a resumed run, called with the differences from the first session, see `environment_changes`;
+            None in a run's first session.
+        with_reads: Whether to record the files and environment variables that the run reads, at its end.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Gathering:
         return thread
 
     def look(self) -> None:
-        """Look at the flags, and write down what changed; see to libraries that were imported since."""
+        """Read the flags, and write changes; gather libraries that were imported since."""
         if self._found is not None and self._libraries.is_stale and not self._thread.is_alive():
             self._thread = self._begin(self._gather_libraries)
         flags = read_flags()
@@ -80,7 +80,11 @@ class Gathering:
             self._write()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until all is gathered; not to be called under the lock."""
+        """Wait until everything is gathered; do not call it under the lock.
+
+        Args:
+            timeout_s: The longest time to wait.
+        """
         self._thread.join(timeout_s)
         if not self._thread.is_alive() and self._libraries.is_stale:
             self._gather_libraries()
@@ -100,7 +104,7 @@ class Gathering:
             self._write()
 
     def _gather(self) -> None:
-        """Gather what takes a while; what fails is left out."""
+        """Gather everything that takes long; parts that fail are left out."""
         parts = {
             "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
             "packages": provenance.packages,
@@ -154,7 +158,7 @@ class Gathering:
 
 
 def _folders(base_dir: Path) -> list[Path]:
-    """Return the folders in which a run finds its files: the working folder, if it is there, and that of its code."""
+    """Return the folders that a run reads files from: the working folder, if it exists, and that of its code."""
     try:
         return [Path.cwd(), base_dir]
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The GPUs of this machine by NVML, NVIDIA's management library: no CUDA context is made, and none is needed.
+"""The GPUs of this machine by NVML, NVIDIA's management library, without a CUDA context.
 
-NVML numbers all GPUs of the machine or container in an order of its own; `CUDA_VISIBLE_DEVICES` means nothing to it.
+NVML numbers all GPUs of the machine or container in its own order, and ignores `CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["describe_gpus", "load_nvml", "open_gpus"]
 def load_nvml() -> ModuleType:
     """Return the module `pynvml` of nvidia-ml-py.
 
-    To be called on the main thread: a process that is forked while another thread imports a module cannot import it.
+    Call it on the main thread: a process that is forked while another thread imports a module cannot import it.
     """
     import pynvml
 
@@ -25,13 +25,13 @@ def load_nvml() -> ModuleType:
 
 @contextlib.contextmanager
 def open_gpus(nvml: Any) -> Iterator[list[Any]]:
-    """Give NVML's handles of the GPUs, in its order; none where there is no driver of NVIDIA.
+    """Give NVML's handles of the GPUs, in its order; none without a driver of NVIDIA.
 
     Args:
-        nvml: The module `pynvml`, or what stands in for it.
+        nvml: The module `pynvml`, or a substitute.
 
     Raises:
-        nvml.NVMLError: If there is a driver, and it does not answer.
+        nvml.NVMLError: If the driver does not answer.
     """
     try:
         nvml.nvmlInit()
@@ -46,9 +46,14 @@ def open_gpus(nvml: Any) -> Iterator[list[Any]]:
 
 
 def describe_gpus(nvml: Any) -> dict[str, Any]:
-    """Return the GPUs with name and memory, the driver's version, and the newest CUDA that it can run.
+    """Return name and memory of the GPUs, the driver's version, and the newest CUDA that it supports.
 
-    Without a driver `gpus` is empty and the versions are None; a driver that does not answer leaves its `gpu_error`.
+    Args:
+        nvml: The module `pynvml`, or a substitute.
+
+    Returns:
+        The entries for `provenance.json`. Without a driver, `gpus` is empty and the versions are None; if the driver
+        does not answer, `gpu_error` says why.
     """
     found: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
     try:

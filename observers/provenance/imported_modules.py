@@ -14,7 +14,7 @@ from types import ModuleType
 
 __all__ = ["is_loose", "module_files"]
 
-# Those of the last look, each with its file; of them, those of loose folders; and the files by folder and module.
+# The modules of the last call, each with its file; those in loose folders; and the files by folder and module.
 _known: dict[str, tuple[ModuleType | None, str]] = {}
 _loose: dict[str, ModuleType | None] = {}
 _files: dict[str, dict[str, str]] = {}
@@ -24,9 +24,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def module_files() -> Mapping[str, Mapping[str, str]]:
-    """Return the files of all imported modules: by folder, and in there by the module's name.
+    """Return the files of all imported modules: by folder, then by the module's name.
 
-    A module that takes the place of another in `sys.modules` while a run goes on is found if that one was loose.
+    A module that replaces another one in `sys.modules` during a run is noticed if the old one was loose; see
+    `is_loose`.
     """
     global _files
     with _looking:
@@ -36,7 +37,7 @@ def module_files() -> Mapping[str, Mapping[str, str]]:
 
             def of_folder(file: str) -> dict[str, str]:
                 folder = _folder(file)
-                if folder not in own:  # others may be reading what was found before
+                if folder not in own:  # other threads may be reading the old result
                     own.add(folder)
                     files[folder] = dict(files.get(folder, {}))
                 return files[folder]
@@ -59,10 +60,10 @@ def module_files() -> Mapping[str, Mapping[str, str]]:
 
 
 def _changes() -> tuple[set[str], dict[str, ModuleType | None]]:
-    """Return the names of known modules that are gone, or stand for others by now, and the modules that are new."""
-    # New ones come last: unless one has gone, those and the loose ones are all that has to be looked at.
+    """Return the names of known modules that are gone or were replaced, and the modules that are new."""
+    # New modules come last: unless one has gone, only these and the loose ones have to be checked.
     new: dict[str, ModuleType | None] = {}
-    with contextlib.suppress(RuntimeError):  # another thread imports one just now
+    with contextlib.suppress(RuntimeError):  # another thread is importing one
         for name, module in reversed(sys.modules.items()):
             if name in _known:
                 break
@@ -82,7 +83,11 @@ def _folder(file: str) -> str:
 
 @functools.cache
 def is_loose(folder: str) -> bool:
-    """Return whether a folder holds neither installed packages nor Python's own modules."""
+    """Tell whether a folder contains neither installed packages nor Python's own modules.
+
+    Args:
+        folder: The folder.
+    """
     if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
         return False
     real = Path(folder).resolve()

@@ -1,7 +1,6 @@
-"""`Libraries`: modules that a run imports from neither its lab nor an installed package, each file by its digest.
+"""`Libraries`: modules that a run imports from neither its lab nor an installed package, with the digest of each file.
 
-They lie on `PYTHONPATH`, or belong to a package that is installed in editable form: what they hold may change while no
-version does.
+They are on `PYTHONPATH`, or belong to a package in editable form, so their content may change without a new version.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ __all__ = ["Libraries", "file_digest"]
 
 
 class Libraries:
-    """Finds the libraries that are imported by now, whenever `look` is called; one thread at a time.
+    """Finds the imported libraries whenever `look` is called; one thread at a time.
 
     Args:
         base_dir: The folder of the lab, whose modules are its sources.
 
     Attributes:
-        found: By the name that is imported: the `folder` that is searched for it, the `commit` of that folder's
-            repository, the SHA-256 of each of its `files` that was imported, and a `digest` of all of them.
+        found: By import name: the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
+            imported file in `files`, and a `digest` of all of them.
     """
 
     def __init__(self, base_dir: str | Path) -> None:
@@ -40,11 +39,11 @@ class Libraries:
 
     @property
     def is_stale(self) -> bool:
-        """True if modules were imported since the last look."""
+        """Whether modules were imported since the last `look`."""
         return len(sys.modules) != self._num_modules
 
     def look(self) -> bool:
-        """Find what is imported by now; return whether that changed something."""
+        """Find the libraries imported by now, and return whether something has changed."""
         self._num_modules, before = len(sys.modules), self.found
         files: dict[str, dict[str, str]] = {}
         folders: dict[str, str] = {}
@@ -81,7 +80,11 @@ def _digest_of(files: Mapping[str, str]) -> str:
 
 
 def file_digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None if it cannot be read."""
+    """Return the SHA-256 of a file; None if it cannot be read.
+
+    Args:
+        path: The file; it is read again only if it has changed.
+    """
     try:
         status = path.stat()
         return _file_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)

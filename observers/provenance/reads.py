@@ -15,15 +15,15 @@ from observers.record.redaction import is_secret_name, redact
 
 __all__ = ["OpenedFiles", "changed_reads", "variables_in"]
 
-# More files than these are a data set, which has a fingerprint of its own.
+# More files than this are a data set, which has its own fingerprint.
 _MAX_FILES = 1000
-# Larger files are known by their length: reading them again would hold up the end of the run.
+# Only the length of larger files is recorded, because reading them would delay the end of the run.
 _MAX_BYTES = 64 * 2**20
 _MAX_BYTES_IN_ALL = 256 * 2**20
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".pth")
 _VARIABLE = re.compile(rb"""(?:\benviron\s*(?:\[|\.\s*(?:get|pop|setdefault)\s*\()|\bgetenv\s*\()\s*["'](\w+)["']""")
 
-# Those that watch now. Python offers no way to take an audit hook away, so there is one that has nothing to do then.
+# The active watchers. Python cannot remove an audit hook, so one hook stays, and does nothing without a watcher.
 _watching: list[OpenedFiles] = []
 _is_hooked = False
 
@@ -37,13 +37,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class OpenedFiles:
-    """Notes the files below some folders that this process opens for reading, from `begin` until `end`.
+    """Notes the files in some folders that this process opens for reading, from `begin` to `end`.
 
-    A file that it opens for writing, too, is made by the run. Code is recorded as sources, and does not count; nor does
-    what lies in an installed package, in a hidden folder, or below `without`.
+    Files that it also opens for writing are made by the run and do not count, nor do code, which is recorded as
+    sources, installed packages, hidden folders, and files below `without`.
 
     Args:
-        folders: The folders; names are relative to the first one that a file lies below.
+        folders: The folders; names are relative to the first one that contains the file.
         without: A folder whose files do not count, such as that of the record.
     """
 
@@ -54,7 +54,7 @@ class OpenedFiles:
         self._written: set[str] = set()
 
     def begin(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         global _is_hooked
         if not _is_hooked:
             sys.addaudithook(_hook)
@@ -62,15 +62,20 @@ class OpenedFiles:
         _watching.append(self)
 
     def end(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self in _watching:
             _watching.remove(self)
 
     def note(self, path: str | bytes, flags: int) -> None:
-        """Take an opened file to notice; never raises, as whoever opens the file would get the error."""
+        """Note an opened file; never raise, because the caller that opens the file would get the error.
+
+        Args:
+            path: The file.
+            flags: The flags of `os.open`.
+        """
         try:
             name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-        except (OSError, ValueError):  # the working folder is gone, or the name cannot be one
+        except (OSError, ValueError):  # the working folder is gone, or the name is invalid
             return
         if not name.startswith(tuple(self._folders)) or name.startswith(self._without) or name.endswith(_CODE):
             return
@@ -81,10 +86,7 @@ class OpenedFiles:
             self._read[name] = None
 
     def contents(self) -> dict[str, str]:
-        """Return by name the MD5 of each file that was read, or the length of a large one; empty if they are too many.
-
-        They are as they lie there now.
-        """
+        """Return the MD5 of each file read, by name, or the length of a large one; empty for too many files."""
         found: dict[str, str] = {}
         left = _MAX_BYTES_IN_ALL
         names = [] if len(self._read) > _MAX_FILES else list(self._read)
@@ -106,9 +108,14 @@ class OpenedFiles:
 
 
 def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
-    """Return the environment variables that sources name where they read one, with their values now.
+    """Return the environment variables that sources read by name, with their current values.
 
-    None stands for one that is not set. Those of the lab, and those whose names tell of a secret, are left out.
+    Args:
+        files: The sources.
+
+    Returns:
+        The values; None for a variable that is not set. Variables of the lab, and those with names of secrets, are left
+        out.
     """
     names: set[str] = set()
     for file in files:
@@ -124,5 +131,13 @@ def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
 
 
 def changed_reads(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return what two runs both read, and found otherwise: `{name: [was, is]}`."""
+    """Return what two runs both read, and found changed.
+
+    Args:
+        before: Files or variables of one run, by name.
+        now: Those of the other one.
+
+    Returns:
+        `{name: [was, is]}`.
+    """
     return {name: [before[name], now[name]] for name in sorted(before.keys() & now.keys()) if before[name] != now[name]}

@@ -34,35 +34,45 @@ __all__ = [
 ]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
-# A diff that can be applied, whatever the user's settings make of his own.
+# A diff that can be applied, whatever the user's settings are.
 _DIFF = (
     *("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
-# The last answer of git: about which lab, and the summary.
-_told: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
+# The last summary of git, and the lab that it is about.
+_last: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
-    """Return (path under `base_dir`, MD5) of every imported module's file there, and of the main file.
+    """Return the files of all imported modules in a folder, and the main file.
 
-    MD5 is what Sacred's records hold; it tells contents apart, and protects against nothing.
+    Args:
+        base_dir: The folder.
+        mainfile: The main file.
+
+    Returns:
+        The path below `base_dir` and the MD5 of each. Sacred's records use MD5; it tells contents apart, no more.
     """
     return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
 
 
 def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
-    """Return the path under `base_dir` of every imported module's file there, and of the main file.
+    """Return the paths of all imported modules' files in a folder, and of the main file.
 
-    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
+    Args:
+        base_dir: The folder.
+        mainfile: The main file.
+
+    Returns:
+        The paths below `base_dir`, as they were imported; a link keeps its own path, wherever its target is.
     """
     base, main = str(base_dir), str(mainfile) if mainfile else None
     files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
     found = set()
     for folder, of_modules in itertools.chain(files.items(), module_files().items()):
-        # Most modules are none of the lab's, and their folders tell so at less cost than their files.
+        # Most modules do not belong to the lab, which their folders show at less cost than their files.
         if folder and is_loose(base) and not is_loose(folder):
             continue
         below = _folder_below(folder, base)
@@ -73,18 +83,34 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
 
 def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, in hexadecimal digits."""
+    """Return the MD5 of a file, in hexadecimal digits.
+
+    Args:
+        path: The file.
+    """
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 @functools.cache
 def is_installed(folder: str) -> bool:
-    """Return whether a folder in the lab belongs to a virtual environment, which is no source of it."""
+    """Tell whether a folder in the lab belongs to a virtual environment, and so is not a source.
+
+    Args:
+        folder: The folder.
+    """
     return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
 
 
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
-    """Return the path of a file below `base_dir`, as it is named or as links lead to it; None if it is elsewhere."""
+    """Return the path of a file below a folder, by its own name or after following links.
+
+    Args:
+        file: The file.
+        base_dir: The folder.
+
+    Returns:
+        The path; None if the file is elsewhere.
+    """
     name = _name_below(str(file), str(base_dir))
     if name is None and Path(file).is_symlink():
         return _name_below(str(Path(file).resolve()), str(base_dir))
@@ -103,10 +129,10 @@ def _join(folder: str, name: str) -> str:
 
 @functools.cache
 def _folder_below(folder: str, base: str) -> str | None:
-    if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as of a script in the current folder
+    if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as a script in the working folder
         try:
             return _folder_below(str(Path(folder).absolute()), str(Path(base).absolute()))
-        except FileNotFoundError:  # the working folder was deleted, and all that is in it
+        except FileNotFoundError:  # the working folder was deleted
             return None
     folder, base = os.path.normpath(folder), os.path.normpath(base)
     for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
@@ -119,9 +145,9 @@ def _folder_below(folder: str, base: str) -> str | None:
 
 @functools.cache
 def _real_folder(folder: str) -> str:
-    """Return what `realpath` does, by looking once at each folder that the paths of thousands of modules share."""
+    """Return `realpath` of a folder; each parent folder, which thousands of modules share, is looked up once."""
     parent, name = os.path.split(folder)
-    if name in ("", "..") or os.path.islink(folder):  # noqa: PTH114 - of text, a tenth of the time
+    if name in ("", "..") or os.path.islink(folder):  # noqa: PTH114 - with text, a tenth of the time
         return os.path.realpath(folder)
     return os.path.join(_real_folder(parent), name)  # noqa: PTH118
 
@@ -135,7 +161,7 @@ def packages() -> dict[str, str]:
 
 
 def _folder_state(entry: str) -> tuple[str, int]:
-    """Return a place that packages are found in, and when one came or went last."""
+    """Return a folder on the search path, and when a package was last added or removed."""
     path = Path(entry)
     try:
         path = path.absolute()
@@ -146,14 +172,14 @@ def _folder_state(entry: str) -> tuple[str, int]:
 
 @functools.lru_cache(64)
 def _packages(place: str, _: int) -> dict[str, str]:
-    """Return the packages in a folder; its time of change is part of the cache's key."""
+    """Return the packages in a folder; the time of its last change is part of the cache's key."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=[place]):
-        with contextlib.suppress(Exception):  # an installation half removed has no name
-            # setuptools puts what it brings for itself on the path, behind what is installed.
+        with contextlib.suppress(Exception):  # a half-removed installation has no name
+            # setuptools adds its own copies of packages to the end of the path.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
                 continue
-            # `distribution.metadata` parses the whole of a readme, which would hold up the threads beside this one.
+            # `distribution.metadata` parses the whole readme, which would delay other threads.
             text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
             found.setdefault(headers["Name"], headers["Version"])
@@ -161,34 +187,41 @@ def _packages(place: str, _: int) -> dict[str, str]:
 
 
 def git_state(folder: str | Path) -> dict[str, Any] | None:
-    """Return commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository.
+    """Return commit, branch, remote, uncommitted diff and small untracked sources of a repository.
 
-    A repository without a commit has a commit of None.
+    Args:
+        folder: A folder in the repository.
+
+    Returns:
+        The state; None outside a repository. Without a commit, `commit` is None.
     """
     return _with_content(_git_summary(folder))
 
 
 def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
-    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in.
+    """Return the state of the lab's repository, or of the one below it with the main file.
 
-    Without `content`, diff and untracked sources are left out. What git has told then is not asked for again when the
-    same lab's content is wanted next: a run asks for the one when it is made, and for the other when it is recorded.
+    Args:
+        base_dir: The folder of the lab.
+        mainfile: The main file.
+        content: Whether to include diff and untracked sources. If a call without them comes first, as when a run is
+            created, the next call with them does not ask git for the rest again.
     """
-    global _told
+    global _last
     lab = str(base_dir), str(mainfile)
-    (known, summary), _told = _told, ((), None)
+    (known, summary), _last = _last, ((), None)
     if known != lab or not content:
         summary = _git_summary(base_dir)
         if summary is None and mainfile is not None:
             summary = _git_summary(Path(mainfile).parent)
     if content:
         return _with_content(summary)
-    _told = lab, summary
+    _last = lab, summary
     return None if summary is None else summary[0]
 
 
 def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
-    """Return the state of a repository without its content, and the names of its untracked files."""
+    """Return the state of a repository without content, and the names of its untracked files."""
     head = _head(folder)
     if head is None:
         return None
@@ -213,23 +246,31 @@ def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str,
 
 
 def repository_of(folder: str | Path) -> Path | None:
-    """Return the root of the repository that a folder seems to be in, without asking git; None outside of one."""
-    if "GIT_DIR" in os.environ:  # which git takes for any folder
+    """Return the root of a folder's repository without running git; None outside a repository.
+
+    Args:
+        folder: The folder.
+    """
+    if "GIT_DIR" in os.environ:  # git uses it for any folder
         return Path(folder)
     path = Path(os.path.realpath(folder))
     return next((parent for parent in (path, *path.parents) if os.path.lexists(parent / ".git")), None)
 
 
 def commit_of(folder: str | Path) -> str | None:
-    """Return the commit of the repository that a folder is in; None outside of one, or without a commit."""
+    """Return the commit of a folder's repository; None outside a repository, or without a commit.
+
+    Args:
+        folder: The folder.
+    """
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     return commit.strip() if commit else None
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
-    """Return the repository's root, its commit and its branch, None for what there is not.
+    """Return the root of a repository, its commit and its branch, None for what is missing.
 
-    Where there is a commit, one process tells them all: on the way to the main function they are waited for.
+    With a commit, one process returns all of them, because the main function waits for it.
     """
     known = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
     if known is not None:
@@ -263,16 +304,16 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
             continue
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.stat().st_size <= left:
-                found[name] = path.read_bytes().decode()  # read as text, line ends would change
+                found[name] = path.read_bytes().decode()  # reading as text would change line ends
                 left -= len(found[name].encode())
     return found
 
 
 def machine(nvml: Any) -> dict[str, Any]:
-    """Return what the machine is: OS, CPU, memory, and its GPUs by NVML.
+    """Return OS, CPU, memory and GPUs of the machine.
 
     Args:
-        nvml: The module `pynvml`, or what stands in for it.
+        nvml: The module `pynvml`, or a substitute.
     """
     return {
         "os": platform.platform(),
