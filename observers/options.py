@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.importing import import_sacred
 
-# Before anything here imports it.
+# First, because other modules import Sacred.
 import_sacred()
 
 from sacred.commandline_options import cli_option
@@ -27,7 +27,7 @@ def file_option(args: str, run: Any) -> None:
     from observers.file.observer import FileObserver
 
     observer = FileObserver(args)
-    # The experiment may record there by itself.
+    # The experiment may already record there.
     if observer not in run.observers:
         run.observers.append(observer)
 
@@ -43,7 +43,7 @@ def mongo_option(args: str, run: Any) -> None:
 
 @cli_option("-T", "--tensorboard", is_flag=True)
 def tensorboard_option(args: bool, run: Any) -> None:
-    """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
+    """Also write event files for TensorBoard into the run's folder (extra tensorboard)."""
     from observers.tensorboard.observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())
@@ -52,15 +52,15 @@ def tensorboard_option(args: bool, run: Any) -> None:
 @cli_option("-E", "--environment")
 def environment_option(args: str, run: Any) -> None:
     """Record environment variables: NAME,NAME,... with * for any letters; `runs reproduce` compares them."""
-    found: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for name in filter(None, (part.strip() for part in args.split(","))):
         names = fnmatch.filter(os.environ, name) if "*" in name else [name]
-        found |= {one: os.environ.get(one) for one in names}
-    hidden = sorted(name for name in found if is_secret_name(name))
+        values |= {each: os.environ.get(each) for each in names}
+    hidden = sorted(name for name in values if is_secret_name(name))
     if hidden:
-        _log.warning("-E: not recorded, because their names tell of secrets: %s", ", ".join(hidden))
+        _log.warning("-E: not recorded, because their names suggest secrets: %s", ", ".join(hidden))
     run.meta_info["environment"] = {
-        name: None if value is None else redact(value) for name, value in sorted(found.items()) if name not in hidden
+        name: None if value is None else redact(value) for name, value in sorted(values.items()) if name not in hidden
     }
 
 

@@ -199,6 +199,10 @@ class Recording:
             self.run.follow()
             _log.warning("%s was moved to %s during the run; recording continues there", before, there)
             return
+        self._start_again(before)
+
+    def _start_again(self, before: Path) -> None:
+        """Create the record again, after its folder was deleted."""
         self.lease.release()
         try:
             folder, lock = self._whereabouts.renew(self.base)

@@ -33,6 +33,7 @@ from observers.mongo.layout import Collections, Document, make_run_indexes
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
 from observers.mongo.run_document import is_running
+from observers.mongo.shipment import Shipment
 from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
@@ -47,6 +48,7 @@ _log = logging.getLogger(__name__)
 class _Parts:
     """Deliveries of the parts of a run whose document is in the database."""
 
+    shipment: Shipment
     document: DocumentDelivery
     points: PointDelivery
     media: MediaDelivery
@@ -163,21 +165,19 @@ class Delivery:
         """Find the run's document by its uid, or insert it; None if the run was removed."""
         uid = run["uid"]
         make_run_indexes(self.collections)
-        document = DocumentDelivery(
-            *(self.folder, self.base, self.collections, self._contents, uid), with_checkpoints=self.with_checkpoints
-        )
+        shipment = Shipment(self.folder, self.base, self.collections, self._contents, uid)
+        document = DocumentDelivery(shipment, with_checkpoints=self.with_checkpoints)
         is_there = document.find()
         if not is_there:
             self.was_removed = self._is_noted_as_removed(uid)
             if self.was_removed:
                 return None
             document.insert(run, self._wanted_id if self.run_id is None else self.run_id)
-        self.run_id = document.run_id
-        start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
-        points = PointDelivery(self.folder, self.collections, self.run_id, uid, start)
+        self.run_id = shipment.run_id
+        points = PointDelivery(shipment, datetime.fromisoformat(run.get("start_time") or run["queue_time"]))
         if not is_there:
             points.adopt()
-        return _Parts(document, points, MediaDelivery(self.folder, self.collections, self._contents, self.run_id, uid))
+        return _Parts(shipment, document, points, MediaDelivery(shipment))
 
     def _is_noted_as_removed(self, uid: str) -> bool:
         try:
@@ -268,8 +268,7 @@ class Delivery:
         """
         self.folder = folder
         if self._parts is not None:
-            self._parts.document.follow(folder)
-            self._parts.points.folder = self._parts.media.folder = folder
+            self._parts.shipment.folder = folder
 
     def num_missing(self) -> int:
         """Return the number of points in the folder that are not delivered."""

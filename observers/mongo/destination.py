@@ -31,6 +31,8 @@ _SHORT = re.compile(
     r"(?:(?P<db>[_A-Za-z][^./\\ \"$*<>:|?!]{0,62})(?:\.(?P<collection>[_A-Za-z][^.:!]{0,62})(?::(?P<id>\d{1,12}))?)?)?"
     r"(?:!(?P<priority>-?\d+))?$"
 )
+# Arguments of MongoObserver, by their group in the short form.
+_ARGUMENTS = {"db_name": "db", "collection": "collection", "overwrite": "id", "priority": "priority"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,18 +194,10 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
         raise DestinationError(
             f"-m: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {name: match[group] for name, group in _ARGUMENTS.items() if match[group]}
     if match["host"]:
         arguments["url"] = f"mongodb://{match['host']}:{match['port']}"
-    if match["db"]:
-        arguments["db_name"] = match["db"]
-    if match["collection"]:
-        arguments["collection"] = match["collection"]
-    if match["id"]:
-        arguments["overwrite"] = int(match["id"])
-    if match["priority"]:
-        arguments["priority"] = int(match["priority"])
-    return arguments
+    return {name: int(value) if name in ("overwrite", "priority") else value for name, value in arguments.items()}
 
 
 def database_in(url: str) -> str | None:

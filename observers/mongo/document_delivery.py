@@ -12,10 +12,10 @@ from typing import Any
 import bson
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.contents import Contents
 from observers.mongo.documents import files_in
-from observers.mongo.layout import Collections, Document
+from observers.mongo.layout import Document
 from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, is_running, output_sizes
+from observers.mongo.shipment import Shipment
 from observers.record.schema import (
     OUTPUT,
     RANKS_FOLDER,
@@ -44,35 +44,14 @@ class DocumentDelivery:
     """Sends the document of one run, and the files that only this run has.
 
     Args:
-        folder: The run's folder.
-        base: The folder that paths of stored sources and resources are relative to.
-        collections: The collections of the database.
-        contents: Stores files.
-        uid: The run's uid.
+        shipment: The run, and the database; its `run_id` is set when the document is found or inserted.
         with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
-
-    Attributes:
-        run_id: The document's `_id`; None before it is found or inserted.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        base: Path,
-        collections: Collections,
-        contents: Contents,
-        uid: str,
-        *,
-        with_checkpoints: bool = False,
-    ) -> None:
-        self.with_checkpoints = with_checkpoints
-        self.folder = folder
-        self.base = base
-        self.collections = collections
-        self.contents = contents
-        self.uid = uid
-        self.run_id: Any = None
-        self._document = RunDocument(folder, uid)
+    def __init__(self, shipment: Shipment, *, with_checkpoints: bool = False) -> None:
+        self._run = shipment
+        self._with_checkpoints = with_checkpoints
+        self._document = RunDocument(shipment.folder, shipment.uid)
         self._sent: Document = {}
         self._sent_outputs: list[int] | None = None
         self._owned: set[Any] = set()
@@ -80,14 +59,6 @@ class DocumentDelivery:
         # Missing artifacts that were reported.
         self._reported: set[str] = set()
         self._large_files_at = 0.0
-
-    def follow(self, folder: Path) -> None:
-        """Continue after the folder was moved.
-
-        Args:
-            folder: Where it is now.
-        """
-        self.folder = self._document.folder = folder
 
     @property
     def sent(self) -> Mapping[str, Any]:
@@ -101,8 +72,8 @@ class DocumentDelivery:
 
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it exists."""
-        found = self.collections.runs.find_one({"uid": self.uid}, {"_id": 1})
-        self.run_id = found["_id"] if found else None
+        found = self._run.collections.runs.find_one({"uid": self._run.uid}, {"_id": 1})
+        self._run.run_id = found["_id"] if found else None
         return found is not None
 
     def insert(self, run: Mapping[str, Any], wanted_id: int | str | None = None) -> None:
@@ -112,7 +83,7 @@ class DocumentDelivery:
             run: The content of `run.json`.
             wanted_id: The `_id` to use if it is free; otherwise the next number is used.
         """
-        runs = self.collections.runs
+        runs = self._run.collections.runs
         while True:
             number: Any = wanted_id
             if number is None:
@@ -121,7 +92,7 @@ class DocumentDelivery:
             try:
                 document = self._document.build(run, ())
                 self._store_entries(document)
-                runs.insert_one({"_id": number, "uid": self.uid, **document})
+                runs.insert_one({"_id": number, "uid": self._run.uid, **document})
             except DuplicateKeyError:
                 if self.find():  # another process has delivered the same run
                     return
@@ -129,7 +100,7 @@ class DocumentDelivery:
                     _log.warning("MongoDB has another run of the id %r; this one gets the next number", wanted_id)
                 wanted_id = None
             else:
-                self.run_id = number
+                self._run.run_id = number
                 return
 
     def is_sent(self, run: Mapping[str, Any]) -> bool:
@@ -141,7 +112,7 @@ class DocumentDelivery:
         return (
             self._sent.get("status") == run["status"]
             and self._sent.get("revision", 0) == run.get("revision", 0)
-            and self._sent_outputs == output_sizes(self.folder)
+            and self._sent_outputs == output_sizes(self._run.folder)
         )
 
     def send(
@@ -164,14 +135,15 @@ class DocumentDelivery:
             FileNotFoundError: If the folder was moved or deleted in the meantime. Then nothing was sent.
         """
         ended = last or not is_running(run)
-        sizes = output_sizes(self.folder)
+        sizes = output_sizes(self._run.folder)
+        self._document.folder = self._run.folder
         document = self._document.build(run, metric_names)
         own_files = self._add_lists(document, run, artifact_lists)
         if ended:
             document |= self._files_of_an_end(sizes[0])
             document |= self._kept_checkpoints()
-        if not (self.folder / RUN).exists():  # files that were not found may be elsewhere
-            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
+        if not (self._run.folder / RUN).exists():  # files that were not found may be elsewhere
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self._run.folder))
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
         if not ended:
             changed = self._without_early(changed)
@@ -188,7 +160,7 @@ class DocumentDelivery:
             *(entry["file_id"] for entry in document.get("rank_outputs", ())),
         }
         if owned != self._owned:
-            self.contents.drop_others(self.uid, owned)
+            self._run.contents.drop_others(self._run.uid, owned)
             self._owned = owned
 
     def _add_lists(
@@ -208,29 +180,31 @@ class DocumentDelivery:
         """Store the files of a run that has ended, and return the entries that name them."""
         entries: Document = {}
         if output_size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
-            entries["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=self.uid)
-        if (self.folder / VALUES).exists():
-            entries["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=self.uid)
+            entries["captured_out_file"] = self._run.store(self._run.folder / OUTPUT, OUTPUT)
+        if (self._run.folder / VALUES).exists():
+            entries["values_file"] = self._run.store(self._run.folder / VALUES, VALUES)
         outputs = [
-            {"rank": rank, "file_id": self.contents.store(path, f"{RANKS_FOLDER}/{path.name}", owner=self.uid)}
-            for rank, path in rank_files(self.folder).items()
+            {
+                "rank": rank,
+                "file_id": self._run.store(path, f"{RANKS_FOLDER}/{path.name}"),
+            }
+            for rank, path in rank_files(self._run.folder).items()
         ]
         outputs = [entry for entry in outputs if entry["file_id"] is not None]
         return entries | ({"rank_outputs": outputs} if outputs else {})
 
     def _kept_checkpoints(self) -> Document:
-        if not self.with_checkpoints:
+        if not self._with_checkpoints:
             return {}
         stored = [
-            {"name": name, "file_id": self.contents.store(path, name, owner=self.uid)}
-            for name, path in checkpoint_files(self.folder)
+            {"name": name, "file_id": self._run.store(path, name)} for name, path in checkpoint_files(self._run.folder)
         ]
         return {"checkpoints": [entry for entry in stored if entry["file_id"] is not None]} if stored else {}
 
     def _checkpoint_ids(self, document: Document) -> set[Any]:
         """Return the files of the checkpoints in the database, including those that others delivered."""
         if "checkpoints" not in document:
-            found = self.collections.runs.find_one({"_id": self.run_id}, {"checkpoints": 1})
+            found = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"checkpoints": 1})
             document = found or {}
         listed = document.get("checkpoints")
         return (
@@ -243,25 +217,27 @@ class DocumentDelivery:
         if changed or gone:
             change = {"$set": changed, "$unset": dict.fromkeys(gone, "")}
             change = {operator: entries for operator, entries in change.items() if entries}
-            self.collections.runs.update_one({"_id": self.run_id, "uid": self.uid}, change)
+            self._run.collections.runs.update_one({"_id": self._run.run_id, "uid": self._run.uid}, change)
             self._gone = [*(name for name in self._gone if name not in document), *gone]
 
     def _without_early(self, changed: Document) -> Document:
         """Leave out entries that would send a large file too soon after another one; they wait."""
         if time.monotonic() >= self._large_files_at:
             return changed
-        return {key: value for key, value in changed.items() if all(map(self.contents.holds, files_in(value)))}
+        return {key: value for key, value in changed.items() if all(map(self._run.contents.holds, files_in(value)))}
 
     def _store_entries(self, document: Document) -> None:
         """Store the files of the stand-ins in `document`."""
         files = self._document.packer.files
         for file_id in set(files_in(document)) & files.keys():
-            if not self.contents.holds(file_id):
-                self.contents.put(file_id, files[file_id], "entry.json", self.uid)
+            if not self._run.contents.holds(file_id):
+                self._run.contents.put(file_id, files[file_id], "entry.json", self._run.uid)
                 self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
 
     def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
-        stored = [[name, self.contents.store(self.base / where, name, kept_as=where)] for name, where in named]
+        stored = [
+            [name, self._run.contents.store(self._run.base / where, name, kept_as=where)] for name, where in named
+        ]
         # Omniboard fails if a file has no id.
         return [[name, file_id] for name, file_id in stored if file_id is not None]
 
@@ -276,8 +252,8 @@ class DocumentDelivery:
             if details.get("content_type"):
                 fields["contentType"] = str(details["content_type"])
             # Sacred's name, which incense parses.
-            filename = f"artifact://{self.collections.runs.name}/{self.run_id}/{name}"
-            file_id = self.contents.store(path, filename, owner=self.uid, **fields)
+            filename = f"artifact://{self._run.collections.runs.name}/{self._run.run_id}/{name}"
+            file_id = self._run.store(path, filename, **fields)
             if file_id is None:
                 file_id = self._delivered_artifacts().get(storable_text(name))
             if file_id is not None:
@@ -291,11 +267,11 @@ class DocumentDelivery:
     def _logged(self, run: Mapping[str, Any]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
         """Yield name, file and details of each artifact; all files of a name that was logged twice, in that order."""
         for entry in run.get("earlier_artifacts", ()):
-            yield entry["name"], self.folder / entry["file"], entry
+            yield entry["name"], self._run.folder / entry["file"], entry
         for name in run.get("artifacts", ()):
-            path = Path(run.get("artifact_paths", {}).get(name, self.folder / name))
+            path = Path(run.get("artifact_paths", {}).get(name, self._run.folder / name))
             yield name, path, run.get("artifact_details", {}).get(name, {})
 
     def _delivered_artifacts(self) -> dict[str, Any]:
-        known = self.collections.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+        known = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"artifacts": 1}) or {}
         return {file["name"]: file["file_id"] for file in known.get("artifacts", ())}

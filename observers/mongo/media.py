@@ -15,9 +15,9 @@ import bson
 from pymongo import ReplaceOne
 
 from observers.errors import RecordError
-from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
-from observers.mongo.layout import Collections, make_media_indexes
+from observers.mongo.layout import make_media_indexes
+from observers.mongo.shipment import Shipment
 from observers.record.json_text import parse_json
 from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
@@ -35,22 +35,14 @@ class MediaDelivery:
     """Sends the media of one run's folder.
 
     Args:
-        folder: The run's folder.
-        collections: The collections of the database.
-        contents: Stores contents of files.
-        run_id: The `_id` of the run's document.
-        uid: The run's uid.
+        shipment: The run, and the database.
 
     Attributes:
         num_sent: How many entries of the folder are delivered.
     """
 
-    def __init__(self, folder: Path, collections: Collections, contents: Contents, run_id: Any, uid: str) -> None:
-        self.folder = folder
-        self.collections = collections
-        self.contents = contents
-        self.run_id = run_id
-        self.uid = uid
+    def __init__(self, shipment: Shipment) -> None:
+        self._run = shipment
         self.restart()
 
     def restart(self) -> None:
@@ -66,12 +58,12 @@ class MediaDelivery:
         """
         lines = self._new_lines()
         if lines and not self.num_sent:
-            make_media_indexes(self.collections)
+            make_media_indexes(self._run.collections)
         for start in range(0, len(lines), _BATCH_ENTRIES):
             batch = lines[start : start + _BATCH_ENTRIES]
             documents = [self._document(line, self.num_sent + place) for place, line in enumerate(batch)]
             changes = [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
-            self.collections.media.bulk_write(changes, ordered=False)
+            self._run.collections.media.bulk_write(changes, ordered=False)
             # Only now, so that an interrupted batch is sent again unchanged.
             self.num_sent += len(batch)
             self._offset += sum(len(line) + 1 for line in batch)
@@ -81,7 +73,7 @@ class MediaDelivery:
         return len(self._new_lines())
 
     def _new_lines(self) -> list[bytes]:
-        with contextlib.suppress(FileNotFoundError), open_regular(self.folder / MEDIA) as stream:
+        with contextlib.suppress(FileNotFoundError), open_regular(self._run.folder / MEDIA) as stream:
             stream.seek(self._offset)
             return stream.read().split(b"\n")[:-1]
         return []
@@ -92,30 +84,30 @@ class MediaDelivery:
         packer = Packer(_OWNER)
         packed = packer.entry(entry)
         for file_id in files_in(packed):
-            self.contents.put(file_id, packer.files[file_id], "entry.json", _OWNER)
+            self._run.contents.put(file_id, packer.files[file_id], "entry.json", _OWNER)
         document = {
-            "run_id": self.run_id,
-            "uid": self.uid,
+            "run_id": self._run.run_id,
+            "uid": self._run.uid,
             "number": number,
             **packed,
             "file_id": self._store(entry["file"]),
         }
         if images:
             document["images"] = [{"file": name, "file_id": self._store(name)} for name in images]
-        return {"_id": object_id(self.uid, "media", number), **document}
+        return {"_id": object_id(self._run.uid, "media", number), **document}
 
     def _store(self, file: str) -> bson.ObjectId | None:
         """Store a content, and return its id; if it is missing or damaged, warn, and return None."""
         file_id, reason = None, "is not there"
         try:
-            path = media_path(self.folder, file)
-            file_id = self.contents.store(path, path.name)
+            path = media_path(self._run.folder, file)
+            file_id = self._run.contents.store(path, path.name)
         except RecordError:
             reason = "is no name of a content"
         if file_id == object_id("sha256", Path(file).stem):
             return file_id
         reason = "is not what was written" if file_id is not None else reason
-        _log.warning("%s: %r %s; its entry is delivered without it", self.folder, file, reason)
+        _log.warning("%s: %r %s; its entry is delivered without it", self._run.folder, file, reason)
         return None
 
 

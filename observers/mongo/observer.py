@@ -8,13 +8,10 @@ the journal that the run's `FileObserver` writes, or one in a spool, and retries
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import math
 import os
-import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,22 +29,16 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
-from observers.file.observer import FileObserver
-from observers.file.recording import Recording, recording_of
+from observers.file.recording import Recording
 from observers.file.run_file import Beginning
-from observers.file.sacreds_interface import BeginningObserver
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.fetch import fetch
 from observers.mongo.layout import Collections, Document, check_collection
-from observers.mongo.media import len_media
-from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
-from observers.record.identity import new_uid
+from observers.mongo.spool import SpoolingObserver
 from observers.record.numbered_folder import as_number
-from observers.record.points.point_log import PointLog
-from observers.record.safe_paths import lasting_path, shown_path
-from observers.record.schema import DESTINATION, RUN
+from observers.record.schema import DESTINATION
 
 __all__ = ["MongoObserver"]
 
@@ -57,45 +48,11 @@ START_BOUND_S = 2.5
 # How long the end of a run waits for a server that has answered during the run, and for one that never has.
 DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0
 DRAIN_VARIABLE = "SACRISTAN_DRAIN_S"
-# Name of the folder that holds the run in a spool.
-_SPOOLED = "run"
 # Seconds between two heartbeats in the database, so that a run that sends a large artifact does not look dead.
 ARTIFACTS_SLICE_S = 2.0
 
 
-class _Spool(FileObserver):
-    """Records a run in a folder of its own, which is removed once the run is delivered.
-
-    It is locked until `let_go`: `runs sync` removes a spool that it has delivered, unless it is locked.
-    """
-
-    _is_spool = True
-
-    def _elsewhere(self) -> None:
-        return None
-
-    def _release(self) -> None:
-        pass
-
-    def let_go(self) -> None:
-        """Let other processes deliver and remove the spool."""
-        super()._release()
-
-
-def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an event that the spool handles; if there is none, a FileObserver records the run.
-
-    `__getattr__` is not enough, because Sacred's observers define most of these events.
-    """
-
-    @functools.wraps(event)
-    def take(self: MongoObserver, *args: Any, **kwargs: Any) -> Any:
-        return None if self._spool is None else event(self._spool, *args, **kwargs)
-
-    return take
-
-
-class MongoObserver(BeginningObserver, SacredMongoObserver):
+class MongoObserver(SpoolingObserver, SacredMongoObserver):
     """Delivers runs to a MongoDB, in the background, through outages of any length.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
@@ -153,11 +110,9 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
         self._client = client
         self._has_own_client = client is None
         self._connecting = threading.Lock()
-        self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
         self._is_delivered = False
         self._recording: Recording | None = None
-        self.beat_interval_s: float | None = None
 
     @classmethod
     def create_from(cls, *args: Any, **kwargs: Any) -> NoReturn:
@@ -211,17 +166,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
         Returns:
             The run's id in the database; None if the database cannot be reached within seconds.
         """
-        if recording_of(beginning.meta_info.get("uid")) is None:
-            self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
-            self._spool.beat_interval_s = self.beat_interval_s
-            self._spool.begin_run(beginning._replace(run_id=_SPOOLED))
-        return self._ship(beginning.meta_info["uid"], beginning.run_id)
-
-    def _ship(self, uid: str, run_id: Any) -> Any:
-        """Start to deliver the run's recording, and return the run's id; the database assigns one if it is None."""
-        recording = recording_of(uid)
-        if recording is None:
-            raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
+        recording, run_id = self._recording_of(beginning), beginning.run_id
         wanted = _as_id(run_id if self.overwrite is None else self.overwrite)
         destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
         recording.journal.write(DESTINATION, destination.written())
@@ -250,24 +195,7 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
             return run_id
         return self._shipper.delivery.run_id if self._shipper.delivery is not None else None
 
-    # ------------------------------------------------------------------ a run goes on, and ends
-
-    heartbeat_event = _spooled(FileObserver.heartbeat_event)
-    output_event = _spooled(FileObserver.output_event)
-    log_metrics = _spooled(FileObserver.log_metrics)
-    media_event = _spooled(FileObserver.media_event)
-    resource_event = _spooled(FileObserver.resource_event)
-    artifact_event = _spooled(FileObserver.artifact_event)
-    keep_artifact = _spooled(FileObserver.keep_artifact)
-    flush_event = _spooled(FileObserver.flush_event)
-    rewind_event = _spooled(FileObserver.rewind_event)
-    completed_event = _spooled(FileObserver.completed_event)
-    interrupted_event = _spooled(FileObserver.interrupted_event)
-    failed_event = _spooled(FileObserver.failed_event)
-
-    def open_points(self) -> PointLog | None:
-        """Return the spool's log; None without a spool, because another observer's log is delivered."""
-        return None if self._spool is None else self._spool.open_points()
+    # ------------------------------------------------------------------ a run is delivered
 
     @property
     def label(self) -> str:
@@ -305,48 +233,15 @@ class MongoObserver(BeginningObserver, SacredMongoObserver):
         self._is_delivered = delivered = shipper.stop(self._bound_s(shipper))
         if self._has_own_client:
             self._disconnect()
-        if delivered and self._spool is not None:
-            shutil.rmtree(self._spool.basedir, ignore_errors=True)
-        if self._spool is not None:
-            self._spool.let_go()
-        if delivered:
-            return
-        if shipper.was_removed:
-            _log.warning(
-                "MongoDB at %s: this run was removed there, and is not sent again; its record is kept in %s",
-                self.destination.label,
-                shown_path(self._folder),
-            )
-            return
-        self._report_rest(shipper.delivery)
+        self._close_spool(remove=delivered)
+        if not delivered and self._recording is not None:
+            folder = self._recording.folder
+            shipper.report_rest(folder, self.spool_dir if self._spool is not None else folder.parent)
 
     def _bound_s(self, shipper: Shipper) -> float:
         if self.drain_s is not None:
             return self.drain_s
         return DRAIN_BOUND_S if shipper.has_delivered else min(NEVER_ANSWERED_BOUND_S, DRAIN_BOUND_S)
-
-    @property
-    def _folder(self) -> Path:
-        return Path() if self._recording is None else Path(shown_path(self._recording.folder))
-
-    def _report_rest(self, delivery: Delivery | None) -> None:
-        folder = self._folder
-        if not (folder / RUN).exists():
-            _log.error(
-                "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted",
-                self.destination.label,
-                shown_path(folder),
-            )
-            return
-        _log.error(
-            "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
-            "deliver them with: python -m runs sync %s",
-            self.destination.label,
-            len_points(folder) if delivery is None else delivery.num_missing(),
-            len_media(folder) if delivery is None else delivery.num_missing_media(),
-            shown_path(folder),
-            shown_path(folder.parent) if self._spool is None else self.spool_dir,
-        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MongoObserver) and self.destination == other.destination

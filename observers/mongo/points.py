@@ -20,6 +20,7 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
+from observers.mongo.shipment import Shipment
 from observers.record.points.intact_points import read_intact_points
 from observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
 from observers.record.schema import POINTS, read_names
@@ -50,10 +51,7 @@ class PointDelivery:
     """Sends the points of one run's folder.
 
     Args:
-        folder: The run's folder.
-        collections: The collections of the database.
-        run_id: The `_id` of the run's document.
-        uid: The run's uid.
+        shipment: The run, and the database.
         start: When the run started; times of points are relative to it.
 
     Attributes:
@@ -61,12 +59,9 @@ class PointDelivery:
         counts: How many points of each metric are delivered.
     """
 
-    def __init__(self, folder: Path, collections: Collections, run_id: Any, uid: str, start: datetime) -> None:
-        self.folder = folder
-        self.collections = collections
-        self.run_id = run_id
-        self.uid = uid
-        self.start = start
+    def __init__(self, shipment: Shipment, start: datetime) -> None:
+        self._run = shipment
+        self._start = start
         self.restart()
 
     def restart(self) -> None:
@@ -77,12 +72,15 @@ class PointDelivery:
 
     def adopt(self) -> None:
         """Assign the run's points in the database to its document, which was inserted again."""
-        counts = count_points(self.folder)
-        ids = [object_id(self.uid, name) for name in counts]
-        chunk_ids = [key for _, key, _ in _chunks(self.uid, counts)]
-        for collection, keys in ((self.collections.metrics, ids), (self.collections.chunks, chunk_ids)):
+        counts = count_points(self._run.folder)
+        ids = [object_id(self._run.uid, name) for name in counts]
+        chunk_ids = [key for _, key, _ in _chunks(self._run.uid, counts)]
+        for collection, keys in (
+            (self._run.collections.metrics, ids),
+            (self._run.collections.chunks, chunk_ids),
+        ):
             for batch in _batches(keys):
-                collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self.run_id}})
+                collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self._run.run_id}})
 
     def send(self) -> bool:
         """Send a batch of points.
@@ -94,10 +92,10 @@ class PointDelivery:
             Behind: If the database has fewer points than expected; `restart`, and send again.
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
-        points, num_read = read_intact_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
+        points, num_read = read_intact_points(self._run.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
         if not num_read:
             return False
-        names = read_names(self.folder)
+        names = read_names(self._run.folder)
         numbers = np.unique(points["metric"])
         if any(number not in names for number in numbers.tolist()):
             return False  # the name is not on the disk yet
@@ -120,20 +118,20 @@ class PointDelivery:
 
     def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
         """Append points to the metric's document, after its first `start` points, unless they are there."""
-        metric_id = object_id(self.uid, name)
+        metric_id = object_id(self._run.uid, name)
         new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
         if start == 0:
             document: Document = {
                 "_id": metric_id,
-                "run_id": self.run_id,
+                "run_id": self._run.run_id,
                 "name": storable_text(name),
                 **new,
                 "count": len(points),
             }
             with contextlib.suppress(DuplicateKeyError):
-                self.collections.metrics.insert_one(document)
+                self._run.collections.metrics.insert_one(document)
                 return
-        found = self.collections.metrics.find_one({"_id": metric_id}, {"count": 1})
+        found = self._run.collections.metrics.find_one({"_id": metric_id}, {"count": 1})
         if found is None or found["count"] < start:
             raise Behind
         there, end = found["count"], start + len(points)
@@ -141,25 +139,27 @@ class PointDelivery:
             return
         push = {key: {"$each": values[there - start :]} for key, values in new.items()}
         change = {"$push": push, "$set": {"count": end}}
-        if not self.collections.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
+        if not self._run.collections.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
             raise Behind
 
     def _times(self, points: np.ndarray) -> list[datetime]:
-        return [self.start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
+        return [self._start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
 
     def _send_chunks(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> np.ndarray:
         """Write the chunks of points that follow `start` others beyond the cap, and return those of an open chunk."""
-        uid = self.uid
+        uid = self._run.uid
         open_points = self._tails.get(name, np.empty(0, POINT))
         index = (start - len(open_points)) // POINTS_PER_CHUNK
         waiting = np.concatenate([open_points, points])
         while len(waiting):
             chunk, waiting = waiting[:POINTS_PER_CHUNK], waiting[POINTS_PER_CHUNK:]
-            fields = {"run_id": self.run_id, "uid": uid, "name": storable_text(name), "index": index}
+            fields = {"run_id": self._run.run_id, "uid": uid, "name": storable_text(name), "index": index}
             fields |= {"count": len(chunk), **_chunk_data(chunk, floats)}
             key = {"_id": object_id(uid, name, index)}
             with contextlib.suppress(DuplicateKeyError):  # as long or longer already
-                self.collections.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
+                self._run.collections.chunks.update_one(
+                    {**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True
+                )
             index += 1
         return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
 

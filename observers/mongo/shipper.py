@@ -12,6 +12,10 @@ from pymongo.errors import PyMongoError
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import explain, is_logged_out, is_refusal
+from observers.mongo.media import len_media
+from observers.mongo.points import len_points
+from observers.record.safe_paths import shown_path
+from observers.record.schema import RUN
 
 __all__ = ["Shipper"]
 
@@ -131,3 +135,32 @@ class Shipper(threading.Thread):
         # An attempt in progress may outlast the bound by the client's own time-out.
         self.join(bound_s + 3.0)
         return not self.is_alive() and self.is_complete
+
+    def report_rest(self, folder: Path, sync_folder: Path) -> None:
+        """Log in one line what is not delivered, after `stop`.
+
+        Args:
+            folder: The run's folder.
+            sync_folder: The folder that `runs sync` delivers it from.
+        """
+        shown = shown_path(folder)
+        if self.was_removed:
+            _log.warning(
+                "MongoDB at %s: this run was removed there, and is not sent again; its record is kept in %s",
+                self.label,
+                shown,
+            )
+        elif not (folder / RUN).exists():
+            _log.error(
+                "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted", self.label, shown
+            )
+        else:
+            _log.error(
+                "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
+                "deliver them with: python -m runs sync %s",
+                self.label,
+                len_points(folder) if self.delivery is None else self.delivery.num_missing(),
+                len_media(folder) if self.delivery is None else self.delivery.num_missing_media(),
+                shown,
+                shown_path(sync_folder),
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -87,24 +88,21 @@ class OpenedFiles:
 
     def contents(self) -> dict[str, str]:
         """Return the MD5 of each file read, by name, or the length of a large one; empty for too many files."""
-        found: dict[str, str] = {}
+        contents: dict[str, str] = {}
         left = _MAX_BYTES_IN_ALL
-        names = [] if len(self._read) > _MAX_FILES else list(self._read)
-        for name in names:
+        for name in self._read if len(self._read) <= _MAX_FILES else ():
             base = next(folder for folder in self._folders if name.startswith(folder))
             path, short = Path(name), name.removeprefix(base)
             if name in self._written or is_installed(str(Path(short).parent)) or not path.is_file():
                 continue
-            try:
+            with contextlib.suppress(OSError):
                 size = path.stat().st_size
                 if size > min(_MAX_BYTES, left):
-                    found[short] = f"{size} bytes"
-                    continue
-                left -= size
-                found[short] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-            except OSError:
-                continue
-        return dict(sorted(found.items()))
+                    contents[short] = f"{size} bytes"
+                else:
+                    left -= size
+                    contents[short] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        return dict(sorted(contents.items()))
 
 
 def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:

@@ -163,20 +163,24 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
     if held:
         return True
     if lease.get("boot_id") and lease["boot_id"] == _boot_id():
-        if held is False:
-            return False
-        is_running = lease.get("pid_start") is not None and start_of(lease.get("pid")) == lease["pid_start"]
-        # Early leases have no namespace: an existing process is theirs, a missing one may be in another namespace.
-        namespace = lease.get("pid_namespace")
-        if is_running and namespace in (None, _pid_namespace()):
-            return True
-        if namespace and namespace == _pid_namespace():
-            return False
+        is_running = False if held is False else _is_running(lease)
+        if is_running is not None:
+            return is_running
     interval, heartbeat = lease.get("beat_interval", 1.0), lease.get("heartbeat")
     if interval == 0:
         return True
     allowed = max(_SECONDS, _BEATS * interval) if is_time(interval) else _SECONDS
     return (time.time() if now is None else now) - (heartbeat if is_time(heartbeat) else 0) <= allowed
+
+
+def _is_running(lease: Mapping[str, Any]) -> bool | None:
+    """Tell whether the process with a lease of this kernel exists; None if it may be in another PID namespace."""
+    is_running = lease.get("pid_start") is not None and start_of(lease.get("pid")) == lease["pid_start"]
+    # Early leases have no namespace: an existing process is theirs, a missing one may be in another namespace.
+    namespace = lease.get("pid_namespace")
+    if is_running and namespace in (None, _pid_namespace()):
+        return True
+    return False if namespace and namespace == _pid_namespace() else None
 
 
 def last_beat(lease: Mapping[str, Any]) -> datetime | None:

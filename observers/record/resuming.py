@@ -43,7 +43,8 @@ __all__ = [
 _LOST = ("lost_bytes", "lost_media", "lost_parts", "lost_sources", "damaged_points")
 _END = ("stop_time", "fail_trace", *_LOST, "result", "rewinding")
 # Texts of any length, which only the first session records.
-_NOT_COMPARED = ("diff", "untracked")
+_NOT_COMPARED = {"diff", "untracked"}
+_COMPARED = ("git", "packages", "machine", "determinism")
 
 
 @contextlib.contextmanager
@@ -186,20 +187,20 @@ def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
     Returns:
         `{part: {name: [was, is]}}`; libraries are compared by their digests.
     """
-    changes: dict[str, dict[str, list[Any]]] = {}
-    for part in ("git", "packages", "machine", "determinism"):
-        old, new = before.get(part) or {}, now.get(part) or {}
-        # Parts of the machine and of the flags are known only once torch is imported.
-        names = sorted((old.keys() if part in ("git", "packages") else set()) | new.keys())
-        pairs = {
-            name: [old.get(name), new.get(name)]
-            for name in names
-            if old.get(name) != new.get(name) and name not in _NOT_COMPARED
-        }
-        changes |= {part: pairs} if pairs else {}
+    changes = {part: _differences(part, before.get(part) or {}, now.get(part) or {}) for part in _COMPARED}
     libraries = [document.get("libraries") or {} for document in (before, now)]
-    digests = {name: [of[name].get("digest") for of in libraries] for name in changed_libraries(*libraries)}
-    return changes | ({"libraries": digests} if digests else {})
+    changes["libraries"] = {
+        name: [document[name].get("digest") for document in libraries] for name in changed_libraries(*libraries)
+    }
+    return {part: pairs for part, pairs in changes.items() if pairs}
+
+
+def _differences(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    # Parts of the machine and of the flags are known only once torch is imported.
+    names = old.keys() | new.keys() if part in ("git", "packages") else new.keys()
+    return {
+        name: [old.get(name), new.get(name)] for name in sorted(names - _NOT_COMPARED) if old.get(name) != new.get(name)
+    }
 
 
 def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:

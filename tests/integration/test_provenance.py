@@ -137,7 +137,7 @@ def test_variables_that_an_option_names_are_recorded_without_secrets(tmp_path, m
     found = load(tmp_path / "runs" / "1")["meta"]
     assert found["environment"] == {"LAB_ONE": "1", "LAB_URL": "mongodb://host/db", "SITE": None}
     assert found["options"]["--environment"] == names
-    assert "-E: not recorded, because their names tell of secrets: LAB_TOKEN" in caplog.messages
+    assert "-E: not recorded, because their names suggest secrets: LAB_TOKEN" in caplog.messages
     assert "hidden" not in (tmp_path / "runs" / "1" / "run.json").read_text()
 
 
