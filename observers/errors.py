@@ -1,19 +1,19 @@
-"""The errors of the package. Each says in one sentence what was got, what was expected, and what to do next.
+"""The errors of the package. Each message says what was found, what was expected, and what to do next.
 
-ObserversError                      the root: catch it for all that follows
+ObserversError                      the root: catch it for all of the following
 ├── ArtifactError                   an artifact cannot be logged, found or kept
 │   ├── ArtifactNotFoundError       there is no such artifact or version; a LookupError
-│   ├── ArtifactDamagedError        a manifest or a content is not what was logged
+│   ├── ArtifactDamagedError        a manifest or a content has changed since it was logged
 │   └── ReservedNameError           an artifact has the name of a file of the record; a FileExistsError
-├── DestinationError                the database to deliver to is not named as it should be; a ValueError
-├── MediaError                      what was logged beside numbers cannot be shown; a ValueError
-├── MetricError                     a metric cannot be logged: name, value or step are wrong; a TypeError, a ValueError
+├── DestinationError                the database to deliver to is named incorrectly; a ValueError
+├── MediaError                      a logged medium cannot be shown; a ValueError
+├── MetricError                     a metric has an invalid name, value or step; a TypeError, a ValueError
 ├── MissingExtraError               an optional dependency is not installed; a RuntimeError
 ├── RecordError                     a name leads out of a run's folder; a ValueError
-├── ResumeError                     a run cannot be resumed, or its record not be rewound; a RuntimeError
-└── SealError                       a checkpoint is not as it was saved; a ValueError
+├── ResumeError                     a run cannot be resumed, or its record cannot be rewound; a RuntimeError
+└── SealError                       a checkpoint has changed since it was saved; a ValueError
 
-Sacred has a `sacred.utils.ObserverError`, which is another: none of these replaces one of Sacred's.
+Sacred's `sacred.utils.ObserverError` is another error; none of these replaces one of Sacred's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class ObserversError(Exception):
-    """The root of what observers raise on purpose: one sentence, which says what to do next."""
+    """The root of the errors that observers raise on purpose; the message says what to do next."""
 
 
 class ArtifactError(ObserversError):
@@ -47,15 +47,15 @@ class ArtifactNotFoundError(ArtifactError, LookupError):
 
 
 class ArtifactDamagedError(ArtifactError):
-    """A manifest or a content is not what was logged."""
+    """A manifest or a content has changed since it was logged."""
 
 
 class ReservedNameError(ArtifactError, FileExistsError):
-    """An artifact has the name of a file of the record; Sacred raises a FileExistsError, too."""
+    """An artifact has the name of a file of the record; Sacred raises a FileExistsError as well."""
 
 
 class DestinationError(ObserversError, ValueError):
-    """The database to deliver to is not named as it should be; the message holds no credentials."""
+    """The database to deliver to is named incorrectly; the message contains no credentials."""
 
 
 class MediaError(ObserversError, ValueError):
@@ -63,7 +63,7 @@ class MediaError(ObserversError, ValueError):
 
 
 class MetricError(ObserversError, TypeError, ValueError):
-    """A metric cannot be logged: its name is no text, or its value or step no number; the message names the line."""
+    """A metric has a name that is not a text, or a value or step that is not a number; the message names the line."""
 
 
 class MissingExtraError(ObserversError, RuntimeError):
@@ -79,4 +79,4 @@ class ResumeError(ObserversError, RuntimeError):
 
 
 class SealError(ObserversError, ValueError):
-    """A sealed file is not as it was saved; the message says in a few words why."""
+    """A sealed file has changed since it was saved; the message says how."""

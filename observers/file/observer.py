@@ -104,7 +104,7 @@ class FileObserver(SacredsInterface):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run continues the record of an earlier session."""
+        """True if the run continues the record of an earlier session."""
         return self.recording is not None and self.recording.is_resumed
 
     @property
@@ -223,7 +223,7 @@ class FileObserver(SacredsInterface):
 
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write what is new: output, info, result, and that the run is alive."""
+        """Write what is new: points, output, info, result, and that the run is alive."""
         self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded

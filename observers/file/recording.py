@@ -102,7 +102,7 @@ class Recording:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the record has an earlier session."""
+        """True if the record has an earlier session."""
         return self.run.session is not None
 
     @property
@@ -145,7 +145,7 @@ class Recording:
     # ------------------------------------------------------------------ while a run is active
 
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
-        """Write what is new: output, info, result, and that the run is alive; its log writes the points.
+        """Write what is new: points, output, info, result, and that the run is alive.
 
         Args:
             info: The run's info.
@@ -157,6 +157,7 @@ class Recording:
             with self._apart.part("following the folder"), self._folder_pace:
                 self.stay_in_folder()
         with self._apart.part("points"):
+            self.journal.points.drain()
             self.journal.retry()
             self._write_summary()
         if len(captured_out) > self._num_output:

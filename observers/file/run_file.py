@@ -36,7 +36,7 @@ _LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
 
 
 class Beginning(NamedTuple):
-    """What Sacred passes to an observer when a run starts, or is queued.
+    """The arguments of Sacred's event for a run that starts, or is queued.
 
     Attributes:
         ex_info: The experiment: name, sources, dependencies, repositories.
@@ -86,7 +86,7 @@ class RunFile:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run has ended, in any way."""
+        """True if the run has ended, in any way."""
         return "stop_time" in self.entry
 
     @property

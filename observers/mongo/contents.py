@@ -233,7 +233,7 @@ def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: 
     length = number = 0
     sent: set[int] = set()
     while piece := stream.read(_CHUNK_BYTES):
-        if number == 1:  # an interrupted upload of a large file may have left pieces
+        if number == 0 and len(piece) == _CHUNK_BYTES:  # an interrupted upload of a large file may have left pieces
             sent = {chunk["n"] for chunk in collections.file_chunks.find({"files_id": file_id}, {"n": 1})}
         if number not in sent:
             chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}

@@ -246,7 +246,7 @@ class Delivery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything in the folder is in the database, according to the database."""
+        """True if everything in the folder is in the database, according to the database."""
         return self.was_started or (self._is_verified and self._is_sent())
 
     def _is_sent(self) -> bool:

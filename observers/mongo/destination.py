@@ -1,4 +1,4 @@
-"""Where runs are delivered: a MongoDB, described so that no password is ever written or printed."""
+"""Destinations of runs: MongoDB databases, described so that no password is ever written or printed."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Shipper(threading.Thread):
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything in the run's folder is in the database, according to the database."""
+        """True if everything in the run's folder is in the database, according to the database."""
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:

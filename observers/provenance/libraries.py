@@ -39,7 +39,7 @@ class Libraries:
 
     @property
     def is_stale(self) -> bool:
-        """Whether modules were imported since the last `look`."""
+        """True if modules were imported since the last `look`."""
         return len(sys.modules) != self._num_modules
 
     def look(self) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a higher result or metric is better: `better` in a run's info is `max` or `min` by name."""
+"""Direction in which a run's result and metrics are better: `better` in its info is `max` or `min` by name."""
 
 from __future__ import annotations
 

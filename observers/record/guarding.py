@@ -1,4 +1,4 @@
-"""How observers keep errors, slowness and forked children away from the run that they record."""
+"""Protection of a run from its observers: from their errors, from slow work, and from copies in forked children."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether the work may be done again."""
+        """True if the work may be done again."""
         return time.monotonic() >= self._due
 
     def __enter__(self) -> None:

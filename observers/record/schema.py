@@ -1,43 +1,41 @@
-"""The record of a run on disk: its files, and how they are read. Writers and readers both go by this module.
+"""The record of a run on disk: its files, and how they are read. Writers and readers both follow this module.
 
-A run's folder, beside what Sacred's FileStorageObserver would put there:
+Files in a run's folder, including those of Sacred's FileStorageObserver:
 
-    run.json             experiment, command, host, times, status, result, artifacts, resources; replaced as a whole
-    config.json          the config; replaced as a whole
-    info.json            the run's info; replaced as a whole
+    run.json             experiment, command, host, times, status, result, artifacts, resources; replaced whole
+    config.json          the config; replaced whole
+    info.json            the run's info; replaced whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
     metrics.sums         checksums of the points, see `observers.record.points.intact_points`; append-only
-    metrics.live         the latest points of a run that goes on or was killed, see
+    metrics.live         the latest points of a run that is active or was killed, see
                          `observers.record.points.live_points`
-    metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
+    metrics.children.jsonl  points of forked children that the run has not moved yet; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
-    values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
-    summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
-    media.jsonl          an entry for each medium that was logged: an image, a table and so on; append-only
-    media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
-                         whole
-    lease.json           who writes this run, and when last; replaced as a whole
+    values.jsonl         logged values that are not numbers, each `after` so many numbers of its metric; append-only
+    summary.json         first, last, min, max, mean, count of each metric; replaced whole
+    media.jsonl          an entry for each logged medium: an image, a table and so on; append-only
+    media/               contents of media, each once, named by SHA-256 and suffix; written before the entry
+    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced whole
+    lease.json           the process that writes this run, and its last heartbeat; replaced whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     destination.json     the database that the run is delivered to, without credentials
-    delivered.json       how much of the run was in that database, once all of it was
-    earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
-    ranks/               of a run of several processes what each but rank 0 printed, as `NUMBER.txt`; each written by
-                         that process, append-only
-    claims/              which worker has taken each attempt at a queued run, as `NUMBER.json`, written once; and the
-                         lease of the process that it started, as `NUMBER.lease`
-    notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
+    delivered.json       how much of the run is in that database, once all of it is
+    earlier/             for that database, artifacts whose name another file got later; see `run.json`
+    ranks/               for a run of several processes, the output of each but rank 0, as `NUMBER.txt`; each written
+                         by that process, append-only
+    claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
+    notes.json           tags, a note and verdicts on reproductions, written later; replaced whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
-recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
-resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
-rewound (see `observers.record.points.rewinding`); while that is done it has `rewinding`, and files that are append-only
-otherwise are replaced as a whole.
+`run.json` names the folder itself as `folder`, and the folder that the run was started in as `cwd`. If a run is
+recorded in several folders, the others name the one with the states of the training as `states_folder`. The `run.json`
+of a resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
+rewound (see `observers.record.points.rewinding`). While it is rewound, it has `rewinding`, and append-only files are
+replaced whole.
 
-The `kind` of a medium says what its content is. Readers take one that they do not know for a file of its
-`content_type`, so that a later version may add kinds.
+The `kind` of a medium describes its content. Readers treat an unknown kind as a file of its `content_type`, so later
+versions may add kinds:
 
     image, figure        PNG
     video                PNG, animated, of frames; or MP4 or WebM
@@ -46,19 +44,19 @@ The `kind` of a medium says what its content is. Readers take one that they do n
     histogram, table     JSON, see `observers.media.histograms` and `read_table`
     text, html           UTF-8
 
-Of a run of several processes `meta.ranks` in `run.json` has their number as `size`, how many of them were `per_node`,
-and what named their `launch`; `ranks` in `info.json` lists host, pid and device of each.
+For a run of several processes, `meta.ranks` in `run.json` has their number as `size`, the number on each machine as
+`per_node`, and the name of their `launch`; `ranks` in `info.json` lists host, pid and device of each.
 
-`better` in `info.json` says of metrics, and of `result`, whether `max` or `min` is better, by name (see
-`observers.record.directions`). Of what is not in it, as in earlier records, nothing is known.
+`better` in `info.json` is `max` or `min` for metrics, and for `result`, by name (see `observers.record.directions`).
+The direction of other metrics, such as in earlier records, is unknown.
 
-`metrics.live` has two halves. Each begins with the number of points in `metrics.bin` that come before its first one,
-and a stamp (u8 each, and 8 unused bytes); slots follow (see `SLOT`). A slot is a point if its tag has the half's stamp,
-which is never 0, in the upper 8 bits; the lower ones are the metric's id plus one. A reader who finds more points in
-`metrics.bin` than come before a half passes over as many of its points, so that none counts twice.
+`metrics.live` has two halves. Each begins with the number of points in `metrics.bin` before its first one, and a stamp
+(u8 each, and 8 unused bytes), followed by slots (see `SLOT`). A slot is a point if the upper 8 bits of its tag are the
+half's stamp, which is never 0; the lower bits are the metric's id plus one. If `metrics.bin` has more points than come
+before a half, readers skip as many points of the half, so that none counts twice.
 
-A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
-pass over it, and the next writer cuts it off.
+A torn tail, which a killed process can leave after an append-only file, is everything after the last whole record.
+Readers skip it, and the next writer cuts it off.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ from observers.record.regular_file import read_regular
 __all__ = ["checkpoint_files", "rank_files", "read_json", "read_json_lines", "read_names"]
 
 FORMAT = "sacristan-1"
-# More points than this have no `metrics.json`, which grows with them.
+# A run with more points gets no `metrics.json`, which grows with them.
 MAX_SACRED_POINTS = 200_000
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 CHILD_POINTS = "metrics.children.jsonl"
@@ -84,13 +82,16 @@ NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
 RANKS_FOLDER, CLAIMS = "ranks", "claims"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
-# What a run's folder has of itself, and no artifact may be called.
+# Names of the record's own files, which no artifact may have.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
 OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIVERED}
 
 
 def read_json(path: Path) -> Any | None:
-    """Return what a JSON file of a record holds; None if there is no file.
+    """Return the content of a JSON file of a record; None if there is no file.
+
+    Args:
+        path: The file.
 
     Raises:
         ValueError: If it is not JSON.
@@ -102,7 +103,11 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the records of an append-only JSON-lines file, passing over a torn tail; none if there is no file."""
+    """Yield the records of an append-only file of JSON lines, without a torn tail; none if there is no file.
+
+    Args:
+        path: The file.
+    """
     try:
         lines = read_regular(path).split(b"\n")
     except FileNotFoundError:
@@ -112,7 +117,11 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Return name, and whether steps are floats, of each metric id."""
+    """Return the name of each metric id, and whether its steps are floats.
+
+    Args:
+        folder: The run's folder.
+    """
     return {row["id"]: (row["name"], row.get("steps") == "float") for row in read_json_lines(folder / NAMES)}
 
 

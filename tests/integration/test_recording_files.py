@@ -18,6 +18,7 @@ from experiments.running import captured_output
 from observers import FileObserver, MongoObserver, Text
 from observers.errors import ArtifactError, MediaError, MetricError
 from observers.record.identity import is_alive, true_status
+from observers.record.journal import Journal
 from observers.record.media_files import read_media
 from observers.record.points.intact_points import read_metrics, read_points
 from observers.record.schema import LIVE
@@ -56,6 +57,27 @@ def test_run_is_recorded_with_result_times_sources_and_uid(tmp_path):
         assert (tmp_path / "runs" / stored).read_bytes() == (Path(__file__).parent / name).read_bytes()
     assert load(tmp_path / "runs" / "1", "info.json") == {"note": {"x": 1}}
     assert "hello ä" in (tmp_path / "runs" / "1" / "cout.txt").read_text()
+
+
+def test_heartbeat_moves_points_to_their_file_while_the_run_is_active(tmp_path, wait_for):
+    def main(_run):
+        for count in (1, 2):
+            _run.log_scalar("loss", 0.5)
+            wait_for(lambda count=count: len(read_points(tmp_path / "runs" / "1")) == count, "the point in its file")
+
+    ex = Experiment("recorded", base_dir=Path(__file__).parent, system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(main)
+    ex.run(options={"--capture": "sys", "--beat-interval": "0.05"})
+
+
+def test_short_run_writes_its_document_at_its_start_and_at_its_end(tmp_path, monkeypatch):
+    written, write = [], Journal.write
+    monkeypatch.setattr(
+        Journal, "write", lambda self, name, *args, **kwargs: written.append(name) or write(self, name, *args, **kwargs)
+    )
+    record(tmp_path, lambda _run: None)
+    assert written.count("run.json") == 2
 
 
 def test_provenance_holds_packages_machine_and_uncommitted_changes(tmp_path, start):
