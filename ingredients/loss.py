@@ -1,4 +1,4 @@
-"""Ingredient `loss`: what training minimises."""
+"""Ingredient `loss`: the loss that training minimises."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ingredient = Ingredient("loss")
 
 @ingredient.config
 def config() -> None:
-    # cross_entropy, focal, nll, bce, binary_focal, mse, l1, smooth_l1, or package.module:Class; None takes the task's
-    # usual one
+    # cross_entropy, focal, nll, bce, binary_focal, mse, l1, smooth_l1, or package.module:Class; None uses the default
+    # of the task
     name: str | None = None
     # arguments of its class, such as label_smoothing, gamma, pos_weight, beta
     options: dict[str, Any] = {}
-    # class weights: None, balanced (by frequency in the training part), or a list
+    # class weights: None, balanced (inversely proportional to the class counts of the training part), or a list
     class_weights: Literal["balanced"] | list[float] | None = None
-    # several losses instead of one, each with its own name: {ce: {name: cross_entropy}, focal: {name: focal,
-    # weight: 0.5, options: {gamma: 3}}}; their weighted sum is minimised, each is logged as train/NAME and val/NAME
+    # several losses instead of one, by name: {ce: {name: cross_entropy}, focal: {name: focal, weight: 0.5, options:
+    # {gamma: 3}}}; training minimises their weighted sum, and logs each as train/NAME and val/NAME
     parts: dict[str, Any] = {}
 
 
 @ingredient.check
 def check_config(config: Map) -> None:
-    """Refuse a loss that is not there, before the data are."""
+    """Reject an unknown loss before data are loaded."""
     from ingredients.losses.building import check_loss_name
 
     check_loss_name(config.name)
     if config.parts and (config.name, config.options, config.class_weights) != (None, {}, None):
-        raise LossError("loss.parts: got loss.name, options or class_weights, too; give them to one of the parts")
+        raise LossError("loss.parts: got loss.name, options or class_weights as well; move them into one of the parts")
     for part in config.parts.values():
         if isinstance(part, Map):
             check_loss_name(part.get("name"))
@@ -48,19 +48,19 @@ def check_config(config: Map) -> None:
 
 @ingredient.capture
 def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
-    """Return the configured loss for `data`, on `device`; by default the usual one of the task.
+    """Build the configured loss, by default that of the task.
 
     Args:
-        data: Says the task and the number of classes, labels or target values.
-        device: Where its weights are wanted: that of the model.
+        data: The data, which determine the task and the number of classes, labels or target values.
+        device: Device of its weights, that of the model.
 
     Returns:
-        The loss of outputs (B, num_outputs) and targets, a scalar; `num_outputs` is what the model must return, and
-        `predict` and `probabilities` read its outputs.
+        A function of outputs (B, num_outputs) and targets that returns a scalar. The model must return `num_outputs`
+        outputs; `predict` and `probabilities` read them.
 
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
-        ConfigError: If an option is none of its class's.
+        ConfigError: If its class does not take an option.
 
     Example:
         criterion = loss.make_loss(batches, device=where)

@@ -1,4 +1,4 @@
-"""Ingredient `metrics`: what is measured beside the loss, by classes of torchmetrics."""
+"""Ingredient `metrics`: metrics of torchmetrics, measured besides the loss."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ ingredient = Ingredient("metrics")
 
 @ingredient.config
 def config() -> None:
-    # classes of torchmetrics (extra: metrics), by the name to log: {f1: F1Score, top3: {name: Accuracy,
-    # top_k: 3}, confusion: ConfusionMatrix}; task and number of classes follow from the loss
+    # classes of torchmetrics (extra: metrics) by name in the log: {f1: F1Score, top3: {name: Accuracy, top_k: 3},
+    # confusion: ConfusionMatrix}; task and number of classes follow from the loss
     use: dict[str, Any] = {}
-    # also measure the training batches during training; logged once an epoch as train/NAME
+    # also measure training batches during training; logged once an epoch as train/NAME
     on_train = False
 
 
 @ingredient.capture
 def add_metrics(loss: Loss, data: Data, _config: Map, _run: Any, device: torch.device | str = "cpu") -> Loss:
-    """Return a loss beside which the configured metrics are measured, wherever it is evaluated; without any, itself.
+    """Return a loss with the configured metrics, which are measured wherever the loss is evaluated.
 
     Args:
-        loss: Such as `loss.make_loss` returns.
-        data: Its classes have names.
-        device: Where the model is.
+        loss: The result of `loss.make_loss`; returned unchanged if no metrics are configured.
+        data: The data, for the names of the classes.
+        device: Device of the model.
 
     Raises:
-        LossError, ConfigError: If torchmetrics is not installed, or has no such class.
+        LossError: If torchmetrics is not installed, or a metric rejects its arguments.
+        ConfigError: If torchmetrics has no such class.
 
     Example:
         criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)

@@ -33,23 +33,23 @@ def config() -> None:
     name = "AdamW"
     # learning rate
     lr = 1e-3
-    # weight decay; None leaves the class's own default: 0.01 of AdamW, 0 of most others
+    # weight decay; None uses the default of the class: 0.01 for AdamW, 0 for most others
     weight_decay: float | None = None
     # further arguments of the class, such as momentum, betas, nesterov
     options: dict[str, Any] = {}
     # parameter groups: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
     groups: list[dict] = []
-    # also decay biases and the parameters of normalisation layers
+    # apply weight decay to biases and parameters of normalisation layers as well
     decay_bias_and_norm = True
-    # factor on lr from each layer to the previous one, such as 0.75; the last layer has lr; None for one rate
+    # factor on lr from each layer to the previous one, such as 0.75; the last layer has lr; None uses one rate
     layer_decay: float | None = None
-    # computation of a step: for_loop, foreach (all parameters at once), fused (one kernel); None for torch's choice
+    # implementation of the step: for_loop, foreach (all parameters at once), fused (one kernel); None lets torch choose
     implementation: Literal["for_loop", "foreach", "fused"] | None = None
 
 
 @ingredient.check
 def check_config(config: Map) -> None:
-    """Refuse a class, a rate or options that cannot be, before the model is there."""
+    """Reject an unknown class, and invalid rates and options, before the model is built."""
     _check_rate(config.lr)
     _check_layer_decay(config.layer_decay)
     cls = _optimizer_class(config.name)
@@ -59,15 +59,18 @@ def check_config(config: Map) -> None:
 
 @ingredient.capture
 def make_optimizer(model: nn.Module, loss: Loss | None = None, _config: Any = None) -> torch.optim.Optimizer:
-    """Return the configured optimizer over the parameters of `model`, and of `loss`, that require gradients.
+    """Build the configured optimizer for the trainable parameters of a model, and of a loss.
 
     Args:
-        model: The model, on its device already. The groups of the config choose its parameters by their names.
-        loss: The loss; parameters of its own are called `loss.NAME`.
+        model: The model, on its device already. `optimizer.groups` matches its parameters by name.
+        loss: The loss; its own parameters are called `loss.NAME`.
+
+    Returns:
+        An optimizer whose groups have the `names` of their parameters.
 
     Raises:
-        OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
-        ConfigError: If an option is none of the class's.
+        OptimizerError: If there is no such class, a group matches nothing, or the class rejects the parameters.
+        ConfigError: If the class does not take an option.
 
     Example:
         opt = optimizer.make_optimizer(network, criterion)
@@ -88,23 +91,28 @@ def build_optimizer(
     implementation: str | None = None,
     loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer for `model`, and for what is trained of `loss`.
+    """Build an optimizer without Sacred.
 
-    The other arguments are the entries of the ingredient's config. Each group has the `names` of its parameters;
-    torch's own `param_names` would refuse a group that is added without them.
+    Args:
+        model: The model.
+        loss: The loss; its trainable parameters are optimised as well.
+        name, lr, weight_decay, options, groups, decay_bias_and_norm, layer_decay, implementation: As in the config.
+
+    Returns:
+        An optimizer whose groups have the `names` of their parameters; torch's own `param_names` would require names
+        for groups that are added later.
 
     Raises:
-        OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
-        ConfigError: If an option is none of the class's.
+        OptimizerError: If there is no such class, a group matches nothing, or the class rejects the parameters.
+        ConfigError: If the class does not take an option.
     """
     import inspect
 
     cls = _optimizer_class(name)
     _check_rate(lr)
     _check_layer_decay(layer_decay)
-    takes = inspect.signature(cls).parameters
     given: dict[str, Any] = {"lr": lr, **_flags(cls, implementation, options)}
-    if "weight_decay" in takes:
+    if "weight_decay" in inspect.signature(cls).parameters:
         if weight_decay is not None:
             given["weight_decay"] = weight_decay
     elif weight_decay or any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
@@ -113,7 +121,7 @@ def build_optimizer(
     parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters, rates)
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
     for group in groups:
-        # torch.optim keeps any key of a group, a misspelt one too.
+        # torch.optim accepts any key in a group, even a misspelt one.
         own = {key: value for key, value in group.items() if key != "match"}
         check_options(cls, {**given, **options, **own}, "optimizer.groups", {"params": parameters})
         own_lr = own.get("lr", lr)
@@ -123,27 +131,21 @@ def build_optimizer(
 
 
 def _flags(cls: type, implementation: str | None, options: Mapping[str, Any]) -> dict[str, bool]:
-    """Return the arguments of an optimizer's class that choose how its steps are computed.
-
-    Raises:
-        OptimizerError: If it does not compute them like that, or the options say it, too.
-    """
+    """Return the arguments of an optimizer class that choose the implementation of its step."""
     import inspect
 
     if implementation is None:
         return {}
-    takes = [name for name in ("foreach", "fused") if name in inspect.signature(cls).parameters]
-    if implementation != "for_loop" and implementation not in takes:
+    flags = [name for name in ("foreach", "fused") if name in inspect.signature(cls).parameters]
+    if implementation != "for_loop" and implementation not in flags:
         raise OptimizerError(
-            f"optimizer.implementation: {cls.__name__} has no {implementation} one; it has "
-            f"{', '.join(['for_loop', *takes])}"
+            f"optimizer.implementation: {cls.__name__} has no {implementation} implementation; it has "
+            f"{', '.join(['for_loop', *flags])}"
         )
-    both = [name for name in takes if name in options]
+    both = [name for name in flags if name in options]
     if both:
-        raise OptimizerError(
-            f"optimizer: got implementation and options.{both[0]}, which set the same thing; give only one of them"
-        )
-    return {name: name == implementation for name in takes}
+        raise OptimizerError(f"optimizer: implementation and options.{both[0]} set the same thing; give only one")
+    return {name: name == implementation for name in flags}
 
 
 def _check_rate(lr: float) -> None:
@@ -157,7 +159,7 @@ def _check_layer_decay(layer_decay: float | None) -> None:
 
 
 def _layer_rates(model: nn.Module, lr: float, layer_decay: float) -> dict[str, float]:
-    """Return the learning rate of each parameter by name: that of the last layer is `lr`; log those of the layers.
+    """Return the learning rate of each parameter by name, `lr` for the last layer, and log the rate of each layer.
 
     Source: Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555; Bao et al., BEiT, https://arxiv.org/abs/2106.08254
     """
@@ -196,24 +198,24 @@ def parameter_groups(
     of_loss: Mapping[str, nn.Parameter] = {},
     rates: Mapping[str, float] = {},
 ) -> list[dict[str, Any]]:
-    """Return the parameters of `model` in groups for an optimizer.
+    """Group the parameters of a model for an optimizer.
 
     Args:
-        model: The model; parameters that are frozen for good are left out. Those that `model.unfreeze` trains from a
-            later epoch on are here from the beginning, so that schedules reach them: no optimizer changes parameters,
-            or anything it keeps of them, as long as they have no gradient.
-        groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and the group's own
-            `lr`, `weight_decay` or other options. A parameter goes to the first group that it matches.
-        decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
-        of_loss: Parameters of the loss by name, which are called `loss.NAME` here.
-        rates: Learning rates by names of parameters; that of a group in `groups` comes first.
+        model: The model; permanently frozen parameters are left out. Parameters that `model.unfreeze` trains from a
+            later epoch on are included from the start, so that schedules reach them; optimizers skip parameters
+            without gradients.
+        groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and `lr`,
+            `weight_decay` or other options of the group. A parameter belongs to the first group that matches.
+        decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay.
+        of_loss: Parameters of the loss by name; here they are called `loss.NAME`.
+        rates: Learning rates by parameter name; `lr` of a group overrides them.
 
     Returns:
-        Dicts with `params`, their `names`, and what is special to the group; none is empty. The
-        parameters that match nothing come first, so that the first learning rate is the config's.
+        Non-empty dicts with `params`, their `names`, and the options of the group. Parameters without a match come
+        first, so that the first learning rate is that of the config.
 
     Raises:
-        OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
+        OptimizerError: If a group has no `match` or matches no parameter, or nothing is trainable.
     """
     from ingredients.models.compiled import plain_name
     from ingredients.models.freezing import will_train
@@ -237,8 +239,8 @@ def parameter_groups(
         raise OptimizerError(
             f"optimizer.groups: {_pattern(groups[position])!r} matches no parameter; there are {names}, ..."
         )
-    made = []
-    # The highest rate of the parameters that match nothing comes first: it is the config's.
+    parameter_dicts = []
+    # Parameters without a match come first, and among them those with the highest rate, that of the config.
     for key in sorted(buckets, key=lambda key: (key[0] < len(groups), key[0], -(key[2] or math.inf), key[1])):
         position, without_decay, rate = key
         special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
@@ -247,8 +249,8 @@ def parameter_groups(
         if rate is not None:
             special = {**special, "lr": rate}
         own = {"params": [parameter for _, parameter in buckets[key]], "names": [name for name, _ in buckets[key]]}
-        made.append({**own, **special})
-    return made
+        parameter_dicts.append({**own, **special})
+    return parameter_dicts
 
 
 def _pattern(group: Mapping[str, Any]) -> str:

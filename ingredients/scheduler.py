@@ -24,34 +24,34 @@ ingredient = Ingredient("scheduler")
 def config() -> None:
     # class of torch.optim.lr_scheduler (CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, ...), or package.module:Class
     name: str | None = None
-    # its arguments; a missing length (T_max, total_steps, total_iters) becomes the length of the training
+    # arguments of the class; a missing length (T_max, total_steps, total_iters) becomes that of the whole training
     options: dict[str, Any] = {}
     # when the scheduler steps: after every epoch, or after every optimizer step
     interval: Literal["epoch", "step"] = "epoch"
-    # metric that ReduceLROnPlateau watches, read after each validation
+    # metric for ReduceLROnPlateau, read after each validation
     metric = "val/loss"
-    # optimizer steps over which lr first rises linearly to its value; 0 for none
+    # length of the linear warm-up of lr, optimizer steps; 0 for none
     warmup_steps = 0
 
 
 @ingredient.check
 def check_config(config: Map) -> None:
-    """Refuse a class or a warm-up that cannot be, before the optimizer is there."""
+    """Reject an unknown class and an invalid warm-up before the optimizer is built."""
     _checked_class(config.name, config.interval, config.warmup_steps)
 
 
 @ingredient.capture
 def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoch: int, _config: Map) -> Schedule:
-    """Return the configured schedule for `optimizer`; without a name, its rates stay as they are.
+    """Build the configured learning-rate schedule; without a name, rates are constant after the warm-up.
 
     Args:
-        optimizer: Whose learning rates are scheduled.
-        epochs: Epochs of the whole training, from which lengths that the config leaves out are computed.
+        optimizer: The optimizer whose learning rates to schedule.
+        epochs: Epochs of the whole training, which give the lengths that the config leaves out.
         steps_per_epoch: Optimizer steps in an epoch, see `loop.steps_per_epoch`.
 
     Raises:
-        SchedulerError: If there is no such class, or it refuses its options.
-        ConfigError: If an option is none of the class's.
+        SchedulerError: If there is no such class, or it rejects its options.
+        ConfigError: If the class does not take an option.
 
     Example:
         opt = optimizer.make_optimizer(network, criterion)
@@ -65,15 +65,15 @@ def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoc
 class Schedule:
     """A learning-rate schedule after a linear warm-up.
 
-    `after_step` is called after each optimizer step that took place, `after_epoch` after each epoch. During the
-    warm-up the scheduler itself waits.
+    Call `after_step` after each optimizer step that was not skipped, and `after_epoch` after each epoch. The scheduler
+    itself starts after the warm-up.
 
     Args:
-        optimizer: Whose learning rates are scheduled.
+        optimizer: The optimizer whose learning rates to schedule.
         scheduler: The scheduler of torch, or None for constant rates.
-        interval: `epoch` or `step`.
-        metric: Name of the metric that a `ReduceLROnPlateau` watches.
-        warmup_steps: Steps of the warm-up.
+        interval: When the scheduler steps: `epoch` or `step`.
+        metric: Name of the metric for `ReduceLROnPlateau`.
+        warmup_steps: Length of the warm-up, optimizer steps.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class Schedule:
         self._each_step = interval == "step" and scheduler is not None
         self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
         self._warmup_left = max(warmup_steps - 1, 0)
-        # Whether a step was taken at the full rate, after which the scheduler begins.
+        # Whether a step was taken at the full rate; then the scheduler begins.
         self._is_warm = not self._warmup_left
 
     @property
     def has_length(self) -> bool:
-        """True if it may follow the length of the training; constant rates and a plateau do not."""
+        """Whether the schedule may depend on the length of the training, unlike constant rates and a plateau."""
         return self.scheduler is not None and not self._on_plateau
 
     def check(self, metrics: Collection[str]) -> None:
-        """Check, before training, that the metric which a plateau watches will be measured.
+        """Check, before training, that validations measure the metric of a plateau.
 
         Args:
-            metrics: Names of what validations measure; empty if there are none.
+            metrics: Names of the validation metrics; empty without validation.
 
         Raises:
-            SchedulerError: If it will not.
+            SchedulerError: If they do not measure it.
         """
         if not self._on_plateau or self.metric in metrics:
             return
@@ -116,7 +116,7 @@ class Schedule:
         )
 
     def after_step(self) -> None:
-        """Move on by one optimizer step."""
+        """Advance by one optimizer step."""
         if self._warmup is not None and self._warmup_left:
             self._warmup_left -= 1
             self._warmup.step()
@@ -126,13 +126,13 @@ class Schedule:
             self.scheduler.step()
 
     def after_epoch(self, metrics: Mapping[str, float]) -> None:
-        """Move on by one epoch.
+        """Advance by one epoch.
 
         Args:
-            metrics: What the epoch's validation measured; empty if there was none.
+            metrics: Metrics of the epoch's validation by name; empty without validation.
 
         Raises:
-            SchedulerError: If the metric that a plateau watches was not measured.
+            SchedulerError: If the metric of a plateau is missing.
         """
         if self.scheduler is None or self._each_step or not self._is_warm:
             return
@@ -143,7 +143,12 @@ class Schedule:
             self.scheduler.step(metrics[self.metric])
 
     def advance(self, steps: int, epochs: int) -> None:
-        """Move on from the start as a training of so many steps in so many epochs would; a plateau is left alone."""
+        """Advance from the start by the steps and epochs of an earlier training; a plateau does not change.
+
+        Args:
+            steps: Optimizer steps in total.
+            epochs: Epochs in total.
+        """
         done = 0
         for epoch in range(1, epochs + 1):
             until = steps * epoch // epochs
@@ -155,13 +160,17 @@ class Schedule:
             self.after_step()
 
     def slow_down(self, factor: float) -> None:
-        """Lower the rates from here on by a factor; those of the optimizer at this moment are its own."""
+        """Multiply all later rates by a factor; the caller changes the current rates of the optimizer.
+
+        Args:
+            factor: The factor, such as 0.5.
+        """
         for each in (self.scheduler, self._warmup):
             if each is not None and hasattr(each, "base_lrs"):
                 each.base_lrs = [rate * factor for rate in each.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume from here."""
+        """Return the state of the scheduler and the warm-up, to resume from here."""
         return {
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "warmup": self._warmup.state_dict() if self._warmup is not None else None,
@@ -170,7 +179,11 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned.
+
+        Args:
+            state: The state, also of an earlier version of the lab.
+        """
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self._warmup is not None:
@@ -189,21 +202,22 @@ def build_schedule(
     metric: str = "val/loss",
     warmup_steps: int = 0,
 ) -> Schedule:
-    """Return a schedule; the last five arguments are the entries of the ingredient's config.
+    """Build a schedule without Sacred.
 
     Args:
-        optimizer: Whose learning rates are scheduled.
+        optimizer: The optimizer whose learning rates to schedule.
         epochs: Epochs of the training.
         steps_per_epoch: Optimizer steps in an epoch.
+        name, options, interval, metric, warmup_steps: As in the config.
 
     Raises:
-        SchedulerError: If there is no such class, or it refuses its options.
-        ConfigError: If an option is none of the class's.
+        SchedulerError: If there is no such class, or it rejects its options.
+        ConfigError: If the class does not take an option.
     """
     cls = _checked_class(name, interval, warmup_steps)
     if cls is None:
         return Schedule(optimizer, None, interval, metric, warmup_steps)
-    # The first step has a rate of the warm-up already, so it takes one call less than it has steps.
+    # The first step already has a rate of the warm-up, so the warm-up takes one call less than it has steps.
     waits = max(warmup_steps - 1, 0)
     if interval == "step":
         length = epochs * steps_per_epoch - waits
@@ -227,7 +241,7 @@ def _checked_class(name: str | None, interval: str, warmup_steps: int) -> type |
 
 
 def _lengths(cls: type, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return the lengths that were left to the training's own."""
+    """Return the lengths that the options leave out: that of the training."""
     parameters = inspect.signature(cls).parameters
     if "total_steps" in parameters and "epochs" in options:
         return {}
@@ -245,8 +259,8 @@ def _scheduler_class(name: str) -> type:
         return import_object(name, "scheduler.name")
     if name in _MADE_OF_OBJECTS:
         raise SchedulerError(
-            f"scheduler.name: got {name!r}, which takes functions or schedulers, and a config cannot hold them; "
-            "write package.module:function, a function of your own that takes the optimizer and returns the scheduler"
+            f"scheduler.name: got {name!r}, which takes functions or schedulers, which a config cannot hold; write "
+            "package.module:function, your own function that takes the optimizer and returns the scheduler"
         )
     known = {
         key: value

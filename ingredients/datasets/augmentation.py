@@ -1,7 +1,7 @@
-"""Seeded augmentation of image batches, as tensor operations on whatever device the batch is on.
+"""Seeded augmentation of image batches, on the device of the batch.
 
-The random numbers are drawn on the CPU from a generator that the caller seeds per batch, so that the same seed gives
-the same images on every device and with any number of loader workers.
+Random numbers are drawn on the CPU from a generator that the caller seeds per batch, so the same seed gives the same
+images on every device and with any number of workers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
 
     Args:
         images: (B, C, H, W), floating point.
-        generator: A CPU generator; what it draws depends on the batch's shape alone.
-        flip: Mirror left and right, with probability one half.
-        crop: Pad by this many pixels of zeros on each side, then cut back at a random place.
-        rotate: Rotate by up to this many degrees either way, bilinear, zeros outside.
+        generator: A CPU generator. The number of draws depends on the shape of the batch alone.
+        flip: Mirror left and right with probability 0.5.
+        crop: Pixels of zeros to pad on each side before cropping to the original size at a random place.
+        rotate: Maximum angle of the rotation, degrees either way; bilinear, zeros outside.
 
     Returns:
-        (B, C, H, W), a new tensor where anything was changed.
+        (B, C, H, W), a new tensor if anything changed.
     """
     count = len(images)
     if flip:
@@ -43,7 +43,17 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
 
 
 def shifted(images: Tensor, offsets: Tensor, crop: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Cut `size`, by default (H, W), out of (B, C, H, W), padded by `crop`, at `offsets` (B, 2), rows and columns."""
+    """Crop each image at its own offset.
+
+    Args:
+        images: (B, C, H, W).
+        offsets: Rows and columns of the top left corners in the padded images (B, 2), integers on the CPU.
+        crop: Pixels of zeros to pad on each side first.
+        size: Height and width of the result; by default (H, W).
+
+    Returns:
+        (B, C, *size).
+    """
     count, (height, width) = len(images), size or images.shape[-2:]
     padded = functional.pad(images, (crop, crop, crop, crop))
     offsets = sent(offsets, images.device)
@@ -59,5 +69,5 @@ def _rotate(images: Tensor, angles: Tensor) -> Tensor:
     cosine, sine, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
     rows = (torch.stack([cosine, -sine / ratio, zero], -1), torch.stack([sine * ratio, cosine, zero], -1))
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
-    # In float32, because the places of pixels are beyond the precision of the half types.
+    # In float32, because half precision cannot represent the positions of pixels.
     return functional.grid_sample(images.to(grid.dtype), grid, align_corners=False).to(images.dtype)

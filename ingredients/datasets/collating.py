@@ -1,4 +1,4 @@
-"""Batches from samples of any structure: stacked, padded, kept in lists, or made by the user's function."""
+"""Collation of samples of any structure: stacked, padded, kept in lists, or by a user's function."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ __all__ = ["IGNORED", "Collate", "Padded", "collate_function", "collated", "keep
 
 Collate = Callable[[list], Any]
 
-# The class that losses of torch leave out.
+# The class that torch's losses ignore.
 IGNORED = -100
 
 
 class Padded(NamedTuple):
-    """Sequences of different lengths as one tensor. B sequences, L the longest of them.
+    """Sequences of different lengths as one tensor. B sequences, L the length of the longest.
 
     Attributes:
-        values: (B, L, ...), filled up behind the end of each sequence.
+        values: (B, L, ...), padded after the end of each sequence.
         lengths: (B,), int64.
-        mask: (B, L), True where there are values of a sequence.
+        mask: (B, L), True at values of a sequence, False at padding.
     """
 
     values: Tensor
@@ -39,14 +39,15 @@ class Padded(NamedTuple):
 
 
 def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Collate:
-    """Return what makes a batch of a list of samples.
+    """Return the function for `data.collate`, which makes a batch of a list of samples.
 
     Args:
-        name: None to stack, `pad`, `list`, or `package.module:function`.
+        name: None (stack), `pad`, `list`, or `package.module:function`.
         options: Further arguments of the function.
 
     Raises:
-        DataError, ConfigError: If there is none of that name, or it does not take the options.
+        DataError: If the name is unknown, or not that of a function.
+        ConfigError: If a dotted path leads to nothing, or the function does not take the options.
     """
     known: dict[str | None, Collate] = {None: stack, "pad": pad, "list": keep_lists}
     if name in known:
@@ -67,10 +68,15 @@ def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Colla
 
 
 def collated(collate: Collate, samples: list) -> Any:
-    """Return the batch of samples.
+    """Make a batch of samples.
+
+    Args:
+        collate: The function that makes it.
+        samples: The samples, a list.
 
     Raises:
-        DataError: If torch's own refuse them, as it does tensors of different shapes.
+        DataError: If one of the lab's functions cannot join them, such as tensors of different shapes. Errors of a
+            user's function are not changed.
     """
     try:
         return collate(samples)
@@ -87,24 +93,26 @@ def collated(collate: Collate, samples: list) -> Any:
 
 
 def stack(samples: list) -> Any:
-    """Return samples of one structure as a batch of that structure, as torch's `default_collate` does.
+    """Stack samples of one structure to a batch of that structure, like torch's `default_collate`.
 
-    Tuples stay tuples, and numbers of 64 bits with a point become float32, which models have.
+    Tuples stay tuples, and float64 becomes float32, the type of models.
+
+    Args:
+        samples: The samples; tensors and numbers in the same place have the same shape.
     """
     return _joined(samples, lambda parts, path: _stacked(parts))
 
 
 def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = None) -> Any:
-    """Return samples with sequences of different lengths as a batch, each field of sequences as `Padded`.
+    """Pad sequences of different lengths to a batch, each field of sequences as `Padded`.
 
-    Everything of one dimension or more counts as a sequence, along its first. Of samples (inputs, targets) the targets
-    stay a plain tensor, integers filled up with -100, which losses of torch ignore.
+    Every value of one dimension or more is a sequence along its first. In samples (inputs, targets) the targets stay a
+    plain tensor; integer targets are padded with -100, which torch's losses ignore.
 
     Args:
-        samples: All of one structure.
-        value: What sequences are filled up with.
-        fields: The fields to pad, by key or place, inner ones joined by points (`tokens`, `0`, `0.tokens`); None pads
-            all.
+        samples: The samples, all of one structure.
+        value: The padding.
+        fields: Fields to pad by key or position, nested ones joined by dots (`tokens`, `0`, `0.tokens`); None pads all.
     """
     chosen = None if fields is None else {str(field) for field in fields}
     is_pair = isinstance(samples[0], tuple | list) and len(samples[0]) == 2
@@ -124,7 +132,14 @@ def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = No
 
 
 def keep_lists(samples: list) -> Any:
-    """Return samples as lists, field by field: tuples become a tuple of lists, dicts a dict of lists."""
+    """Collect samples in lists, field by field.
+
+    Args:
+        samples: The samples, all of one structure.
+
+    Returns:
+        A tuple of lists for samples that are tuples, a dict of lists for dicts, else a list.
+    """
     first = samples[0]
     if isinstance(first, Mapping):
         return {key: [sample[key] for sample in samples] for key in first}
@@ -132,7 +147,7 @@ def keep_lists(samples: list) -> Any:
 
 
 def _joined(parts: list, join: Callable[[list, str], Any], path: str = "", *, lists_are_sequences: bool = False) -> Any:
-    """Walk into dicts and tuples, and `join(values, path)` what lies there."""
+    """Walk through dicts and tuples, and replace the values at each path by `join(values, path)`."""
     first = parts[0]
     walk = functools.partial(_joined, join=join, lists_are_sequences=lists_are_sequences)
     if isinstance(first, Mapping):
@@ -144,7 +159,7 @@ def _joined(parts: list, join: Callable[[list, str], Any], path: str = "", *, li
             walk(list(column), path=_below(path, place)) for place, column in enumerate(zip(*parts, strict=True))
         ]
         return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
-    if isinstance(first, list) and not (lists_are_sequences and all(isinstance(one, int | float) for one in first)):
+    if isinstance(first, list) and not (lists_are_sequences and all(isinstance(item, int | float) for item in first)):
         return _float32(default_collate(parts))
     return join(parts, path)
 

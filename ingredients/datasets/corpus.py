@@ -1,7 +1,6 @@
-"""Text as a stream of bytes, cut into sequences for a language model.
+"""Text as bytes, cut into sequences for a language model.
 
-Characters are their UTF-8 bytes, so that every text of every language fits one vocabulary of 256 tokens, which a model
-can be used with without knowing the text it was trained on. Of ASCII text, a byte is a character.
+Tokens are the UTF-8 bytes, so a vocabulary of 256 tokens fits every text, and a model needs no vocabulary file.
 """
 
 from __future__ import annotations
@@ -20,40 +19,45 @@ from ingredients.errors import DataError
 __all__ = ["VOCABULARY", "characters_a_byte", "make_corpus", "read_text"]
 
 VOCABULARY = 256
-# Of a folder, these are read.
+# The files of a folder to read.
 _PATTERN = "*.txt"
 
 
 def read_text(path: str | None) -> bytes:
-    """Return a file, or all `*.txt` below a folder, in the order of their names; without a path Python's reference.
+    """Read a text.
 
-    That is what Python's `help` shows of the language: `pydoc_data.topics`, half a million characters of English that
-    every CPython has. They differ a little from version to version.
+    Args:
+        path: A file, or a folder, whose `*.txt` files are joined in the order of their paths. None reads Python's
+            language reference (`pydoc_data.topics`): half a million characters of English that every CPython has,
+            which differ slightly between versions.
+
+    Returns:
+        The text in UTF-8.
 
     Raises:
-        DataError: If there is no such file, or none in the folder, or it is no UTF-8.
+        DataError: If there are no files, one cannot be read, or it is not UTF-8.
     """
     if path is None:
         from pydoc_data.topics import topics
 
         return "\n\n".join(topics[name] for name in sorted(topics)).encode()
-    given = Path(path)
-    files = sorted(given.rglob(_PATTERN)) if given.is_dir() else [given]
+    where = Path(path)
+    files = sorted(where.rglob(_PATTERN)) if where.is_dir() else [where]
     if not files:
         raise DataError(f"text.path={path}: has no files {_PATTERN}; give a file, or a folder with some")
     try:
-        found = b"\n\n".join(file.read_bytes() for file in files)
+        text = b"\n\n".join(file.read_bytes() for file in files)
     except OSError as error:
         raise DataError(f"text.path={path}: cannot be read ({error.strerror}); check the path") from error
     try:
-        found.decode()
+        text.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"text.path={path}: is no text in UTF-8 ({error.reason} at byte {error.start})") from error
-    return found
+        raise DataError(f"text.path={path}: is not UTF-8 ({error.reason} at byte {error.start})") from error
+    return text
 
 
 def characters_a_byte(text: bytes) -> float:
-    """Return characters over bytes: 1 of ASCII, less of others."""
+    """Return the number of characters per byte of a text: 1 for ASCII, less for other texts."""
     return len(text.decode(errors="replace")) / len(text)
 
 
@@ -66,21 +70,21 @@ def make_corpus(
     seed: int,
     device: torch.device,
 ) -> Data:
-    """Return sequences of a text as batches of (tokens, the tokens that follow each), both (B, T) int64.
+    """Return a text as batches of sequences (tokens, next tokens), both (B, T) int64.
 
-    The beginning of the text is the training part, the end the test part. What is left of a part beyond whole sequences
-    is left out.
+    The start of the text is the training part, its end the test part. Tokens of a part that do not fill a sequence are
+    dropped.
 
     Args:
-        text: The text.
+        text: The text, its bytes are the tokens.
         context: Tokens in a sequence, T.
         batch_size: Sequences in a batch, B.
-        val_fraction, test_fraction: Shares of the text.
+        val_fraction, test_fraction: Shares of the text for validation and test.
         seed: Seed of the order of the sequences.
-        device: Where batches are wanted.
+        device: Device of the batches.
 
     Raises:
-        DataError: If a number cannot be, or the text is too short for a sequence in each part.
+        DataError: If a setting is out of range, or a part of the text is shorter than a sequence.
     """
     for name, value in (("context", context), ("batch_size", batch_size)):
         if value < 1:
@@ -94,7 +98,7 @@ def make_corpus(
     num_train = len(tokens) - num_val - num_test
     fingerprint = hashlib.sha256(text).hexdigest()
     digest = hashlib.sha256(f"{num_train} {num_val} {num_test}".encode()).hexdigest()
-    cut: dict[str, Any] = {}
+    batches: dict[str, Any] = {}
     for split, part in zip(("train", "val", "test"), tokens.split([num_train, num_val, num_test]), strict=True):
         wanted = split == "train" or shares[f"{split}_fraction"] > 0
         inputs, targets = _sequences(part, context)
@@ -104,9 +108,9 @@ def make_corpus(
                 "longer text, or a smaller text.context"
             )
         options: dict[str, Any] = {"seed": seed, "shuffle": split == "train"}
-        cut[split] = TensorBatches(inputs.to(device), targets.to(device), batch_size, **options)
+        batches[split] = TensorBatches(inputs.to(device), targets.to(device), batch_size, **options)
     return Data(
-        **cut,
+        **batches,
         task="custom",
         input_shape=(context,),
         num_targets=VOCABULARY,
@@ -121,7 +125,7 @@ def make_corpus(
 
 
 def _sequences(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return sequences (N, T) that follow each other, and the same one token further."""
+    """Return consecutive sequences (N, T), and the same shifted by one token."""
     num = max(0, (len(tokens) - 1) // context)
     parts = (tokens[start : start + num * context].reshape(num, context).long() for start in (0, 1))
     inputs, targets = parts

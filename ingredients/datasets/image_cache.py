@@ -1,11 +1,11 @@
-"""Cached facts about the images of a folder, so that a start reads only those that are new or have changed.
+"""A cache of facts about images, so that a start reads only images that are new or have changed.
 
-One JSON file a folder of images, in the folder that `SACRISTAN_CACHE` names (empty: none is kept), else in
-`$XDG_CACHE_HOME/sacristan` or `~/.cache/sacristan` (on Windows `sacristan` in `%LOCALAPPDATA%`). An image is known by
-its name, size, and times of change; one that changed within the last seconds is not, as it may change again within the
-same tick of the clock. The file is replaced as a whole, so that of two processes the later one's stays; one that cannot
-be read counts for none, and where it cannot be written, each start reads all. The files that were not used for longest
-go once all together are above 256 MB.
+Each folder of images has one JSON file in the folder `SACRISTAN_CACHE` (empty disables the cache), by default
+`$XDG_CACHE_HOME/sacristan` or `~/.cache/sacristan` (on Windows `sacristan` in `%LOCALAPPDATA%`). An image is recognised
+by name, size, and modification and change times. Images that changed within the last seconds are not cached, because
+they may change again within one tick of the clock. The file is replaced atomically; of two processes, the later wins.
+Damaged files are ignored; if the folder cannot be written, each start reads all images. Above 256 MB in total, the
+least recently used files are removed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SETTLED_NS = 3_000_000_000
 
 @dataclasses.dataclass
 class ImageFacts:
-    """Facts about one image.
+    """Facts about an image.
 
     Attributes:
-        digest: SHA-256 of the file, in hexadecimal.
+        digest: SHA-256 of the file, hexadecimal.
         size: Width and height, pixels.
-        mode: PIL's name for the type of its pixels.
-        moments: By how it is decoded, number, mean and sum of squares of the pixels of each channel.
+        mode: Pixel format, as PIL names it.
+        moments: The `Moments` of its pixels, as lists, by the way it is decoded.
     """
 
     digest: str
@@ -53,11 +53,11 @@ class ImageFacts:
 
 
 class ImageCache:
-    """The facts of the images of one folder, kept between processes.
+    """Facts about the images of one folder, kept between processes.
 
     Args:
         root: The folder of images.
-        folder: Where to keep them; by default that of the user.
+        folder: The folder of the cache; by default the user's.
     """
 
     def __init__(self, root: Path, folder: Path | None = None) -> None:
@@ -70,10 +70,14 @@ class ImageCache:
         self._is_changed = False
 
     def known(self, name: str, file: Path) -> ImageFacts | None:
-        """Return what is known of an image as it is now; None if nothing is.
+        """Return the facts about an image; None if it is new or has changed.
+
+        Args:
+            name: Path of the image below the root.
+            file: The image.
 
         Raises:
-            OSError: If it is not there.
+            OSError: If the image does not exist.
         """
         status = file.stat()
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
@@ -90,16 +94,21 @@ class ImageCache:
         return facts
 
     def add(self, name: str, facts: ImageFacts) -> None:
-        """Take in what a look at an image found, after `known` did not."""
+        """Add facts about an image that `known` did not have.
+
+        Args:
+            name: Path of the image below the root.
+            facts: The facts.
+        """
         self._facts[name] = facts
         self._is_changed = True
 
     def touch(self) -> None:
-        """Note that facts that are here have changed."""
+        """Mark facts as changed, so that `save` writes them."""
         self._is_changed = True
 
     def save(self) -> None:
-        """Keep what is known for other processes; where that fails, nothing is lost but time."""
+        """Write the facts for other processes; a failure costs time only."""
         if self._path is None or self._folder is None:
             return
         try:
@@ -119,7 +128,7 @@ class ImageCache:
             self._is_changed = False
             _drop_oldest(self._folder, self._path)
         except OSError as error:
-            _log.debug("%s: what is known of the images is not kept: %s", self._path, error)
+            _log.debug("%s: the facts about images cannot be written: %s", self._path, error)
 
     def _read(self) -> dict[str, Any]:
         if self._path is None:
@@ -131,14 +140,14 @@ class ImageCache:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            _log.debug("%s: cannot be read, so all images are looked at: %s", self._path, error)
+            _log.debug("%s: cannot be read, so all images are read again: %s", self._path, error)
         return {}
 
 
 def _default_folder() -> Path | None:
-    named = os.environ.get(_VARIABLE)
-    if named is not None:
-        return Path(named).expanduser() if named else None
+    configured = os.environ.get(_VARIABLE)
+    if configured is not None:
+        return Path(configured).expanduser() if configured else None
     top = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
     try:
         return (Path(top) if top else Path.home() / ".cache") / "sacristan"
@@ -147,12 +156,12 @@ def _default_folder() -> Path | None:
 
 
 def _drop_oldest(folder: Path, newest: Path) -> None:
-    """Remove files of a cache that were not used for longest, until all together are small enough."""
-    found: Sequence[tuple[float, int, Path]] = sorted(
+    """Remove the least recently used files of the cache until its size is within the limit."""
+    files: Sequence[tuple[float, int, Path]] = sorted(
         (file.stat().st_mtime, file.stat().st_size, file) for file in folder.glob("images-*.json") if file != newest
     )
-    total = newest.stat().st_size + sum(size for _, size, _ in found)
-    for _, size, file in found:
+    total = newest.stat().st_size + sum(size for _, size, _ in files)
+    for _, size, file in files:
         if total <= _MAX_BYTES:
             break
         with contextlib.suppress(FileNotFoundError):

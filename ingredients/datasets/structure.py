@@ -1,4 +1,4 @@
-"""Batches of any structure: a tensor, or tuples, lists and dicts of tensors and of anything else, at any depth."""
+"""Batches of any structure: a tensor, or nested tuples, lists and dicts of tensors and other values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ __all__ = ["map_tensors", "num_samples", "sent", "tensors_of", "to_device"]
 
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Return a batch of the same structure with `function` applied to its tensors; all else stays as it is.
+    """Apply a function to the tensors of a batch.
 
-    What is no container and has a method `to`, such as a `PackedSequence`, counts as a tensor.
+    Args:
+        batch: The batch. Objects with a method `to`, such as a `PackedSequence`, count as tensors.
+        function: Called with each tensor.
+
+    Returns:
+        A batch of the same structure with the results; other values stay unchanged.
     """
     if isinstance(batch, Tensor):
         return function(batch)
@@ -30,12 +35,12 @@ def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return a batch on `device`; tensors in page-locked memory are copied without waiting."""
+    """Return a batch on `device`; tensors in page-locked memory are copied asynchronously."""
     return map_tensors(batch, lambda part: part.to(device, non_blocking=True))
 
 
 def sent(drawn: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor of the CPU on `device`; a copy to CUDA goes through page-locked memory, so that nothing waits."""
+    """Return a CPU tensor on `device`; a copy to CUDA uses page-locked memory, so that it is asynchronous."""
     return drawn.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else drawn.to(device)
 
 
@@ -52,18 +57,18 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor, or else of its first list.
+    """Return the number of samples in a batch: the length of its first tensor or list.
 
-    A list of tensors, such as images of different sizes, is a list of samples where the batch is a tuple or a dict of
-    such lists.
+    Args:
+        batch: The batch. In a tuple or dict of lists, such as images of different sizes, each list holds all samples.
 
     Raises:
-        TypeError: If the batch has neither.
+        TypeError: If the batch has neither a tensor nor a list.
     """
-    found = _length(batch)
-    if found is None:
+    length = _length(batch)
+    if length is None:
         raise TypeError(f"batch: got {type(batch).__name__} without a tensor or a list, expected samples in one")
-    return found
+    return length
 
 
 def _length(batch: Any) -> int | None:
@@ -72,4 +77,4 @@ def _length(batch: Any) -> int | None:
     if isinstance(batch, list):
         return len(batch)
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
-    return next((found for part in parts if (found := _length(part)) is not None), None)
+    return next((length for part in parts if (length := _length(part)) is not None), None)

@@ -1,8 +1,8 @@
-"""Transforms of image batches by name, on whatever device the batch is on: `data.transforms`.
+"""Transforms of image batches by name, on the device of the batch: `data.transforms`.
 
-Images are (B, C, H, W), floats, normalised. Random ones are for training alone; they draw on the CPU from a generator
-that the caller seeds per batch. What moves pixels moves masks (B, H, W) along, whose places beyond the image have no
-class. Shapes: B batch, K classes.
+Images are normalised floats (B, C, H, W). Random transforms apply to training only; they draw on the CPU from a
+generator that the caller seeds per batch. Geometric transforms also apply to masks (B, H, W), where pixels from outside
+the image have no class. Shapes: B batch, K classes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["NAMES", "Pipeline", "make_pipeline", "parse", "shape_after"]
 
 @dataclasses.dataclass
 class Context:
-    """Objects that a transform may use beside the batch.
+    """The context of a transform, besides the batch.
 
     Attributes:
-        generator: On the CPU; seeded for the batch.
-        mean, std: What images were normalised by, (C, 1, 1) on their device, or None.
+        generator: CPU generator, seeded for the batch.
+        mean, std: Mean and deviation that normalised the images, (C, 1, 1) on their device, or None.
         task: The task of the data.
         num_classes: Number of classes.
     """
@@ -51,7 +51,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def resize(batch: Pair, context: Context, size: int) -> Pair:
-    """Resize to height and width `size`, bilinear with antialiasing."""
+    """Resize images to height and width `size`, bilinear with antialiasing; masks by nearest pixel."""
 
     def warp(images: Tensor, mode: str) -> Tensor:
         smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if mode == "bilinear" else {}
@@ -61,14 +61,14 @@ def resize(batch: Pair, context: Context, size: int) -> Pair:
 
 
 def center_crop(batch: Pair, context: Context, size: int) -> Pair:
-    """Cut height and width `size` out of the middle."""
+    """Crop height and width `size` from the centre."""
     height, width = _fitting(batch[0], size, 0, "center_crop")
     top, left = (height - size) // 2, (width - size) // 2
     return _both(batch, context, lambda images, mode: images[:, :, top : top + size, left : left + size])
 
 
 def random_crop(batch: Pair, context: Context, size: int, padding: int = 0) -> Pair:
-    """Cut height and width `size` out at a random place, after `padding` pixels of zeros on each side."""
+    """Crop height and width `size` at a random place, after padding each side with `padding` pixels of zeros."""
     height, width = _fitting(batch[0], size, padding, "random_crop")
     most = torch.tensor([height + 2 * padding - size, width + 2 * padding - size])
     places = torch.rand(len(batch[0]), 2, generator=context.generator)
@@ -83,10 +83,17 @@ def random_resized_crop(
     scale: Sequence[float] = (0.08, 1.0),
     ratio: Sequence[float] = (3 / 4, 4 / 3),
 ) -> Pair:
-    """Cut out a random share `scale` of the area, of a random `ratio` of width to height, and resize it to `size`.
+    """Crop a random part of the image and resize it to height and width `size`, bilinear without antialiasing.
 
-    Source: Szegedy et al., https://arxiv.org/abs/1409.4842. Bilinear without antialiasing; a crop that would be larger
-    than the image is cut off at its border.
+    Source: Szegedy et al., https://arxiv.org/abs/1409.4842. A crop that would be larger than the image ends at its
+    border.
+
+    Args:
+        batch: Images and targets.
+        context: The generator.
+        size: Height and width of the result.
+        scale: Lowest and highest share of the area to crop.
+        ratio: Lowest and highest ratio of width to height of the crop.
     """
     images = batch[0]
     height, width = images.shape[-2:]
@@ -107,7 +114,7 @@ def random_resized_crop(
 
 
 def flip(batch: Pair, context: Context, p: float = 0.5) -> Pair:
-    """Mirror left and right with probability `p`."""
+    """Mirror images left and right with probability `p`, each on its own draw."""
     mirrored = torch.rand(len(batch[0]), generator=context.generator).lt(p)[:, None, None, None]
     mirrored = sent(mirrored, batch[0].device)
     return _both(batch, context, lambda images, mode: torch.where(mirrored, images.flip(-1), images))
@@ -116,7 +123,13 @@ def flip(batch: Pair, context: Context, p: float = 0.5) -> Pair:
 def color_jitter(
     batch: Pair, context: Context, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0
 ) -> Pair:
-    """Change brightness, contrast and saturation, in that order, by random factors of up to 1 plus or minus these."""
+    """Change brightness, contrast and saturation, in that order, by random factors.
+
+    Args:
+        batch: Images and targets.
+        context: The generator, and the mean and deviation of the images.
+        brightness, contrast, saturation: Half-width of the range of the factor around 1.
+    """
     images = batch[0]
     draws = sent(torch.rand(3, len(images), 1, 1, 1, generator=context.generator), images.device) * 2 - 1
     pixels = images if context.mean is None or context.std is None else images * context.std + context.mean
@@ -129,7 +142,7 @@ def color_jitter(
 
 
 def mixup(batch: Pair, context: Context, alpha: float = 0.2) -> Pair:
-    """Mix each image with another, and their targets alike, by a share of the distribution Beta(alpha, alpha).
+    """Mix each image and its target with another, with a weight drawn from Beta(alpha, alpha).
 
     Classes become probabilities (B, K). Source: Zhang et al., https://arxiv.org/abs/1710.09412
     """
@@ -139,7 +152,7 @@ def mixup(batch: Pair, context: Context, alpha: float = 0.2) -> Pair:
 
 
 def cutmix(batch: Pair, context: Context, alpha: float = 1.0) -> Pair:
-    """Put a rectangle of another image into each, and mix their targets by its share of the area.
+    """Replace a rectangle of each image by that of another, and mix their targets by its share of the area.
 
     Classes become probabilities (B, K). Source: Yun et al., https://arxiv.org/abs/1905.04899
     """
@@ -160,18 +173,18 @@ NAMES: dict[str, Callable[..., Pair]] = {
     function.__name__: function
     for function in (resize, center_crop, random_crop, random_resized_crop, flip, color_jitter, mixup, cutmix)
 }
-# Those that validation and test go through, too.
+# Transforms that also apply to validation and test by default.
 _ALWAYS = ("resize", "center_crop")
 _MIXING = ("mixup", "cutmix")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """Transforms, one behind the other, as a function of a batch and a generator.
+    """A sequence of transforms as a function of a batch and a generator.
 
     Attributes:
-        steps: Each with its options.
-        mean, std, task, num_classes: As in `Context`.
+        steps: The transforms with their options.
+        mean, std, task, num_classes: See `Context`.
     """
 
     steps: tuple[tuple[Callable[..., Pair], dict[str, Any]], ...]
@@ -187,18 +200,23 @@ class Pipeline:
         return batch
 
 
-def parse(given: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[str, Any], bool]]:
-    """Return name, function, options, and whether it is for validation and test, too, of each of `data.transforms`.
+def parse(entries: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[str, Any], bool]]:
+    """Look up the transforms of `data.transforms`.
 
     Args:
-        given: Names, or dicts of a `name` and options; `v2.NAME` is a class of `torchvision.transforms.v2`. The option
-            `val` says whether a transform is for validation and test, too; by default those are that set a size.
+        entries: Names, or dicts with a `name` and options; `v2.NAME` is a class of `torchvision.transforms.v2`. The
+            option `val` tells whether to transform validation and test as well; by default `resize` and `center_crop`
+            do.
+
+    Returns:
+        Name, function, options, and whether it applies to validation and test, for each transform.
 
     Raises:
-        DataError, ConfigError: If there is none of a name, or it does not take the options.
+        DataError: If a name is unknown.
+        ConfigError: If a transform does not take its options.
     """
-    found = []
-    for entry in given:
+    transforms = []
+    for entry in entries:
         options = {"name": entry} if isinstance(entry, str) else dict(entry)
         name, in_val = options.pop("name", None), options.pop("val", None)
         if not isinstance(name, str) or not (name in NAMES or name.startswith("v2.")):
@@ -207,51 +225,67 @@ def parse(given: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[str
             raise DataError(f"data.transforms: got {name!r}, which is unknown; {hint}")
         if name in NAMES:
             check_options(NAMES[name], options, f"data.transforms.{name}", {"batch": (), "context": ()})
-            found.append((name, NAMES[name], options, name in _ALWAYS if in_val is None else bool(in_val)))
+            transforms.append((name, NAMES[name], options, name in _ALWAYS if in_val is None else bool(in_val)))
         else:
-            found.append((name, _torchvision(name, options), {}, bool(in_val)))
-    return found
+            transforms.append((name, _torchvision(name, options), {}, bool(in_val)))
+    return transforms
 
 
-def make_pipeline(given: Sequence[Any], by: Preparation, device: torch.device, *, training: bool) -> Pipeline | None:
-    """Return the transforms of a config for training, or for validation and test; None if there are none.
+def make_pipeline(entries: Sequence[Any], by: Preparation, device: torch.device, *, training: bool) -> Pipeline | None:
+    """Return the configured transforms for a split.
+
+    Args:
+        entries: `data.transforms`, see `parse`.
+        by: Preparation of the data.
+        device: Device of the batches.
+        training: Whether the split is for training, or for validation and test.
+
+    Returns:
+        The pipeline; None if no transform applies.
 
     Raises:
-        DataError: If the data are no images, or targets cannot be mixed.
+        DataError: If the data are not images, or have targets that cannot be mixed.
     """
-    chosen = [(name, function, options) for name, function, options, in_val in parse(given) if training or in_val]
-    if given and (by.task == "custom" or len(by.input_shape) != 3 or by.dtype != "float32"):
+    chosen = [(name, function, options) for name, function, options, in_val in parse(entries) if training or in_val]
+    if entries and (by.task == "custom" or len(by.input_shape) != 3 or by.dtype != "float32"):
         raise DataError(
             f"data.transforms: got inputs of shape {by.input_shape} and the task {by.task}, expected images as floats; "
             "transform samples in the dataset, or in data.collate"
         )
     for name, _, _ in chosen:
         if name in _MIXING and by.task == "segmentation":
-            raise DataError(f"data.transforms: {name} mixes targets, and masks have a class a place; leave it out")
+            raise DataError(
+                f"data.transforms: {name} mixes targets, but masks have a class for each pixel; leave it out"
+            )
     if not chosen:
         return None
     mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
     return Pipeline(tuple(step[1:] for step in chosen), mean, std, by.task, by.num_targets)
 
 
-def shape_after(given: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of one input behind the transforms of a config."""
+def shape_after(entries: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of one input after the configured transforms.
+
+    Args:
+        entries: `data.transforms`, see `parse`.
+        shape: Shape of one input before them, (C, H, W).
+    """
     batch = torch.zeros(2, *shape), torch.zeros(2, *shape[1:], dtype=torch.long)
     context = Context(torch.Generator(), task="segmentation")
-    for name, function, options, _ in parse(given):
+    for name, function, options, _ in parse(entries):
         if name not in _MIXING:
             batch = function(batch, context, **options)
     return tuple(batch[0].shape[1:])
 
 
 def _torchvision(name: str, options: Mapping[str, Any]) -> Callable[..., Pair]:
-    """Return a transform of torchvision's, called for each image with draws of its own from the generator's."""
+    """Return a transform of torchvision, called for each image with global generators seeded from the batch's."""
     v2 = require("torchvision.transforms.v2", "torchvision", f"data.transforms={name}")
     word = name.partition(".")[2]
     if word in ("MixUp", "CutMix"):
         raise DataError(f"data.transforms: got {name}, which draws once for all workers; use {word.lower()}")
     if not hasattr(v2, word):
-        near = nearest(word, [one for one in vars(v2) if one[0].isupper()])
+        near = nearest(word, [attribute for attribute in vars(v2) if attribute[0].isupper()])
         hint = f"; did you mean v2.{near}?" if near else ""
         raise DataError(f"data.transforms: torchvision.transforms.v2 has no {word!r}{hint}")
     made = build(getattr(v2, word), options, f"data.transforms.{name}", DataError)
@@ -265,10 +299,10 @@ def _torchvision(name: str, options: Mapping[str, Any]) -> Callable[..., Pair]:
 
 
 def _both(batch: Pair, context: Context, warp: Callable[[Tensor, str], Tensor]) -> Pair:
-    """Move the pixels of images, and those of masks alike."""
+    """Move the pixels of images, and those of masks the same way."""
     images, targets = batch
     if context.task == "segmentation":
-        # What comes in from beyond the image is 0 here, and VOID afterwards.
+        # Pixels from outside the image are 0 here, and VOID afterwards.
         classes = (targets - VOID)[:, None].to(images.dtype)
         targets = warp(classes, "nearest")[:, 0].to(targets.dtype) + VOID
     return warp(images, "bilinear"), targets
@@ -285,7 +319,7 @@ def _fitting(images: Tensor, size: int, padding: int, name: str) -> tuple[int, i
 
 
 def _mixing(batch: Pair, context: Context, alpha: float) -> tuple[float, Tensor]:
-    """Return how much of each image stays, and the places of the others."""
+    """Return the weight of each image, and the positions of its partners."""
     draws = np.random.default_rng(int(torch.randint(2**62, (1,), generator=context.generator)))
     others = torch.randperm(len(batch[0]), generator=context.generator)
     return float(draws.beta(alpha, alpha)), sent(others, batch[0].device)

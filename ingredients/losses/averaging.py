@@ -1,7 +1,7 @@
-"""Reduction of a loss over the samples of a batch: a mean, a mean weighted by class, or a sum.
+"""The reduction of a loss over a batch: a mean, a mean weighted by class, or a sum.
 
-It decides how micro-batches add up to one big batch, and batches to a whole part of the data. Nothing in a loss of the
-user's own tells it, so it is measured.
+It determines how micro-batches add up to one big batch, and batches to a part of the data. A user's loss does not
+declare it, so it is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ Averaging = Literal["mean", "weights", "sum"]
 
 
 def averaging_of(module: nn.Module, kind: str) -> Averaging:
-    """Return how a loss of torch or of the lab joins samples, by its attributes `reduction` and `weight`."""
+    """Return the reduction of a loss of torch or of the lab, from its attributes `reduction` and `weight`.
+
+    Args:
+        module: The loss.
+        kind: How outputs are read, see `Loss`.
+    """
     if getattr(module, "reduction", "mean") == "sum":
         return "sum"
     weight = getattr(module, "weight", None)
@@ -31,20 +36,26 @@ def averaging_of(module: nn.Module, kind: str) -> Averaging:
 
 
 def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tensor | int:
-    """Return what the mean over a batch is divided by; of a sum, what its mean would be."""
+    """Return the divisor of the mean over a batch; for a sum, the number of samples.
+
+    Args:
+        module: The loss; its `ignore_index` and class `weight` are taken into account.
+        averaging: Its reduction.
+        targets: Targets of the batch.
+    """
     if averaging == "sum":
         return len(targets)
     ignored = getattr(module, "ignore_index", None)
     weight = getattr(module, "weight", None)
     if targets.is_floating_point():
-        return len(targets)  # probabilities of classes, which torch averages over samples, labels or values
+        return len(targets)  # probabilities of classes, labels or values, which torch averages over samples
     if averaging == "weights" and isinstance(weight, Tensor):
         if ignored is None:
             return weight[targets].sum()
-        # Not by an index of True and False, for which a GPU would have to be waited for.
+        # A boolean index would synchronise with the GPU.
         counted = targets != ignored
         return (weight[torch.where(counted, targets, 0)] * counted).sum()
-    # Of a class for each pixel the mean is over those that have one, whose number may differ from batch to batch.
+    # With a class for each pixel, the mean is over pixels with a class, whose number varies between batches.
     if ignored is not None and (ignored >= 0 or targets.ndim > 1):
         return (targets != ignored).sum()
     return targets.numel() if targets.ndim > 1 else len(targets)
@@ -52,16 +63,16 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
 
 @torch.no_grad()
 def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targets: int) -> Averaging:
-    """Return how a loss joins samples, by comparing its value on a batch with those on two parts of the batch.
+    """Measure the reduction of a loss, by comparing its value on a batch with those on two parts of the batch.
 
-    Where none of the three explains the value, as of losses that compare samples, or the loss refuses numbers that are
-    made up, or it is not known what the data hold, its attributes count.
+    If no reduction explains the value, as for losses that compare samples, or the loss rejects synthetic numbers, its
+    attributes decide, see `averaging_of`.
 
     Args:
         module: The loss, on the CPU; a copy of it is called.
-        kind: See `Loss.kind`.
-        num_outputs: Outputs of a sample; they are made up from 0 to 1, to pass for scores and for probabilities.
-        num_targets: Classes, labels or values of a sample; 0 if that is not known.
+        kind: How outputs are read, see `Loss`.
+        num_outputs: Outputs of a sample; synthetic ones are between 0 and 1, valid as scores and as probabilities.
+        num_targets: Classes, labels or values of a sample; 0 if unknown.
     """
     if num_targets == 0:
         return averaging_of(module, kind)
@@ -76,7 +87,7 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
     if stated == "weights" and len(getattr(module, "weight", ())) != num_outputs:
         stated = "mean"
     try:
-        # Losses may draw, and keep statistics.
+        # Losses may draw random numbers and keep statistics.
         with global_stream(0, "averaging"):
             trial = copy.deepcopy(module).eval()
             whole, *parts = (float(trial(outputs[place], targets[place])) for place in places)
@@ -90,6 +101,6 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
             if math.isclose(whole, joined, rel_tol=1e-4, abs_tol=1e-7):
                 return averaging
     except Exception:
-        # A loss of the user's may refuse what is made up for any reason; it is checked on real outputs later.
+        # A user's loss may reject synthetic numbers for any reason; it is checked on real outputs later.
         pass
     return stated

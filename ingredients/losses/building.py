@@ -1,4 +1,4 @@
-"""Losses, and what each one implies: the task, the model's outputs, the prediction, the metrics. Without Sacred.
+"""Losses, and what each implies: the outputs of the model, predictions and metrics. Without Sacred.
 
 Shapes: B batch, K classes or labels, D target values.
 """
@@ -41,17 +41,17 @@ _DEFAULTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """A loss together with how its outputs are read.
+    """A loss, and how the outputs of the model are read with it.
 
     Attributes:
         module: Called as `module(outputs, targets)`; returns a scalar.
-        kind: `classes` (argmax over K scores; of (B, K, ...) for each pixel), `binary` (one score above 0), `labels`
+        kind: `classes` (argmax over K scores, of (B, K, ...) for each pixel), `binary` (one score above 0), `labels`
             (each of K scores above 0) or `values`.
-        num_outputs: Outputs that the model must have.
-        target_mean, target_std: What regression targets were normalised by (D,), or None.
-        averaging: How it joins the samples of a batch; None takes what its attributes say.
-        measures: What is measured beside it, or None.
-        measures_training: Whether training batches are measured, too.
+        num_outputs: Number of outputs that the model must have.
+        target_mean, target_std: Mean and deviation that normalised regression targets (D,), or None.
+        averaging: Reduction over a batch; None takes it from the attributes of the module.
+        measures: Metrics to measure besides the loss, or None.
+        measures_training: Whether to measure training batches as well.
     """
 
     module: nn.Module
@@ -68,7 +68,7 @@ class Loss:
             object.__setattr__(self, "averaging", averaging_of(self.module, self.kind))
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of a batch, a scalar."""
+        """Return the loss of a batch, a scalar, for outputs (B, num_outputs) and targets (B,) or (B, D)."""
         return self.module(outputs, targets)
 
     @property
@@ -77,26 +77,42 @@ class Loss:
         return "r2" if self.kind == "values" else "accuracy"
 
     def normalizer(self, targets: Tensor) -> Tensor | int:
-        """Return what the mean over a batch is divided by, so that means over micro-batches can be joined exactly."""
+        """Return the divisor of the mean over a batch, so that means over micro-batches add up exactly.
+
+        Args:
+            targets: Targets of the batch.
+        """
         return normalizer(self.module, self.averaging or "mean", targets)
 
     def mean(self, batch_loss: Tensor, num_samples: int) -> Tensor:
-        """Return the loss of a batch as a mean over its samples, as it is logged; a sum is divided by their number."""
+        """Return the loss of a batch as a mean over its samples, for logging.
+
+        Args:
+            batch_loss: The loss, a scalar; a sum is divided by the number of samples.
+            num_samples: Samples in the batch.
+        """
         return batch_loss / num_samples if self.averaging == "sum" else batch_loss
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Trained parameters of the loss itself, by name."""
+        """The trainable parameters of the loss itself, by name."""
         return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
 
     @property
     def is_changed_by_training(self) -> bool:
-        """True if the loss has parameters to train, or statistics of its own; checkpoints then hold its state."""
+        """Whether training changes its parameters or statistics, so that checkpoints must hold its state."""
         statistics = [name for name, _ in self.module.named_buffers() if name not in ("weight", "pos_weight")]
         return bool(self.parameters or statistics)
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Return classes (B,), labels (B, K) as 0 and 1, or values (B, D) in the targets' own unit."""
+        """Return the predictions for outputs of a model.
+
+        Args:
+            outputs: (B, num_outputs), or (B, K, ...) with a class for each pixel.
+
+        Returns:
+            Classes (B,) or (B, ...), labels (B, K) of 0 and 1, or values (B, D) in the targets' own unit.
+        """
         if self.kind == "classes":
             return outputs.argmax(1)
         if self.kind == "binary":
@@ -106,7 +122,7 @@ class Loss:
         return self.own_unit(outputs.float())
 
     def own_unit(self, targets: Tensor) -> Tensor:
-        """Return targets as `predict` returns predictions: labels as 0 and 1, values in the targets' own unit."""
+        """Return targets in the form of predictions, see `predict`: values in their own unit, others as integers."""
         if self.kind != "values":
             return targets.long()
         if self.target_mean is None or self.target_std is None:
@@ -114,9 +130,9 @@ class Loss:
         return targets * self.target_std + self.target_mean
 
     def probabilities(self, outputs: Tensor) -> Tensor | None:
-        """Return probabilities (B, K), None for values; of a binary loss both classes'."""
+        """Return probabilities (B, K) for outputs of a model, of both classes for a binary loss; None for values."""
         if self.kind == "classes":
-            # Of log-probabilities, too, this gives the probabilities.
+            # This also turns log-probabilities into probabilities.
             return outputs.float().softmax(1)
         if self.kind == "values":
             return None
@@ -125,15 +141,15 @@ class Loss:
 
 
 def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | str) -> Loss:
-    """Return the weighted sum of several losses.
+    """Build the weighted sum of several losses.
 
     Args:
-        parts: By the name that each is logged by, `name`, `weight` (1 by default), `options` and `class_weights`.
-        data: The data they are for.
-        device: Where their tensors live.
+        parts: Mappings with `name`, `weight` (1 by default), `options` and `class_weights`, by the name in the log.
+        data: The data for the losses.
+        device: Device of their tensors.
 
     Raises:
-        LossError: If one cannot be, or they read the outputs, or join the samples of a batch, in different ways.
+        LossError: If an entry is invalid, or the losses read outputs or reduce a batch in different ways.
     """
     losses, weights = {}, {}
     for name, part in parts.items():
@@ -149,11 +165,13 @@ def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | st
     first, *others = losses.values()
     for other in others:
         if (other.kind, other.num_outputs) != (first.kind, first.num_outputs):
-            raise LossError(f"loss.parts: they read the outputs as {first.kind} and as {other.kind}; give losses alike")
+            raise LossError(
+                f"loss.parts: the losses read outputs as {first.kind} and as {other.kind}; give losses of the same kind"
+            )
         if other.averaging != first.averaging or _class_weights(other) != _class_weights(first):
             raise LossError(
-                "loss.parts: they join the samples of a batch in different ways (a mean, a sum, weights of classes); "
-                "give them the same reduction and the same class_weights"
+                "loss.parts: the losses reduce a batch in different ways (mean, sum, class weights); give them the "
+                "same reduction and the same class_weights"
             )
     module = WeightedLosses({name: loss.module for name, loss in losses.items()}, weights)
     for name in ("weight", "ignore_index", "reduction"):
@@ -170,23 +188,24 @@ def _class_weights(loss: Loss) -> list[float] | None:
 def build_loss(
     name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device | str
 ) -> Loss:
-    """Return the loss called `name` for `data`, on `device`.
+    """Build the loss called `name`.
 
     Args:
-        name: One of `LOSSES`, a dotted path to a class, or None for the one usual for the task.
-        options: Arguments of its class; lists stand for tensors where it takes tensors.
+        name: One of `LOSSES`, a dotted path to a class, or None for the default of the task.
+        options: Arguments of its class; lists become tensors where it takes tensors.
         class_weights: None, `balanced`, or a weight per class.
-        data: The data it is for.
-        device: Where its tensors live.
+        data: The data for the loss.
+        device: Device of its tensors.
 
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
+        ConfigError: If its class does not take an option.
     """
     name = _DEFAULTS.get(data.task) if name is None else name
     if name is None:
         raise LossError(
-            f"loss.name: got None, but data of the task {data.task} have no usual loss; name one, train with a task of "
-            "your own, or let the data be pairs of inputs and targets"
+            f"loss.name: got None, but there is no default for the task {data.task}; set loss.name, train with your "
+            "own task, or return pairs of inputs and targets"
         )
     if name in LOSSES:
         known = LOSSES[name]
@@ -220,10 +239,14 @@ def build_loss(
 
 
 def check_loss_name(name: str | None) -> None:
-    """Refuse a loss that is not there.
+    """Reject an unknown loss.
+
+    Args:
+        name: `loss.name`.
 
     Raises:
-        LossError, ConfigError: If it is not.
+        LossError: If the name is unknown.
+        ConfigError: If a dotted path leads to nothing.
     """
     if name is None or name in LOSSES:
         return
@@ -235,7 +258,12 @@ def check_loss_name(name: str | None) -> None:
 
 
 def reading(name: str | None, data: Data | Preparation) -> tuple[str, int]:
-    """Return how the outputs of a model are read by the loss called `name`, and their number; see `Loss`."""
+    """Return how a loss reads the outputs of a model, and their number; see `kind` and `num_outputs` of `Loss`.
+
+    Args:
+        name: `loss.name`.
+        data: The data, or their preparation.
+    """
     if data.task == "regression":
         return "values", data.num_targets
     if data.task == "multilabel":
@@ -252,7 +280,7 @@ def _weights(
     if data.task not in ("classification", "segmentation") or is_binary or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
-        raise LossError("loss: got class_weights and options.weight, which set the same thing; give only one of them")
+        raise LossError("loss: class_weights and options.weight set the same thing; give only one")
     if class_weights == "balanced":
         total, classes = sum(data.class_counts), len(data.class_counts)
         return {"weight": [total / (classes * max(count, 1)) for count in data.class_counts]}
@@ -273,10 +301,15 @@ def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, n
 
 
 def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
-    """Put one batch through model and loss, in evaluation mode, to see before training that they fit together.
+    """Check with one batch, in evaluation mode, that model, loss and data fit together.
+
+    Args:
+        loss: The loss.
+        model: The model, on the device of the batches.
+        data: The data; the first training batch is used.
 
     Raises:
-        LossError: If the loss refuses the model's outputs, would broadcast them, or is no finite scalar.
+        LossError: If the loss rejects the outputs, would broadcast them, or is not a finite scalar.
     """
     inputs, targets = _first_batch(data)
     modes = model.training, loss.module.training
@@ -304,7 +337,9 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
             "mean over the batch, as by .mean(), or its sum"
         )
     if not value.isfinite() and loss.normalizer(targets) > 0:
-        raise LossError(f"loss: is {float(value)} before the first step; look for infinite inputs, targets or weights")
+        raise LossError(
+            f"loss: is {float(value)} before the first step; check inputs, targets and weights for infinite values"
+        )
     if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):
         raise LossError("loss.name: nll needs log-probabilities, which these outputs are not; use cross_entropy")
 
@@ -312,7 +347,7 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
 def _check_outputs(outputs: Any, targets: Tensor, loss: Loss) -> None:
     if not isinstance(outputs, Tensor):
         raise LossError(f"loss: the model returns a {type(outputs).__name__}, expected a tensor (batch, outputs)")
-    # Losses of values broadcast (B,) against (B, 1) without a word that stops anyone.
+    # Regression losses broadcast (B,) against (B, 1) with no more than a warning.
     if loss.kind == "values" and outputs.shape != targets.shape:
         raise LossError(
             f"loss: the model returns shape {tuple(outputs.shape)}, expected that of the targets, "

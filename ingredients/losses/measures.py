@@ -1,4 +1,4 @@
-"""`Measures`: metrics of torchmetrics, measured beside a loss. Without Sacred; torchmetrics is loaded when used."""
+"""`Measures`: metrics of torchmetrics besides a loss. Without Sacred; torchmetrics is imported when used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Measures", "build_measures"]
 
 
 class _Loss(Protocol):
-    """The part of `Loss` that metrics need."""
+    """The part of `Loss` that metrics use."""
 
     @property
     def kind(self) -> str: ...
@@ -36,19 +36,19 @@ class _Loss(Protocol):
     def probabilities(self, outputs: Tensor) -> Tensor | None: ...
 
 
-# Batches that are measured at once on a device that works while Python goes on, and numbers that may be kept for that.
+# Batches to measure at once on an asynchronous device, and the maximum number of values to hold back for that.
 _HELD_BACK, _MOST_NUMBERS = 50, 2**24
 
 
 class Measures:
-    """Metrics over a pass through data, of probabilities and targets, or of values in their own unit.
+    """Metrics over a pass through data: of probabilities and targets, or of values in their own unit.
 
     Args:
-        metrics: Objects of torchmetrics by name.
-        loss: Says how outputs are read.
-        classes: Names of the classes, for metrics that measure each.
-        held_back: How many batches are measured at once; None for one on the CPU, and 50 elsewhere, because many
-            metrics wait for the device in each of their updates.
+        metrics: Metrics of torchmetrics by name.
+        loss: The loss, which reads the outputs of the model.
+        classes: Names of the classes, for metrics of single classes.
+        held_back: Number of batches to measure at once; None for 1 on the CPU and 50 elsewhere, because many metrics
+            synchronise with the device in each update.
     """
 
     def __init__(
@@ -62,23 +62,28 @@ class Measures:
         self._found: dict[str, Tensor] = {}
 
     def reset(self) -> None:
-        """Forget what was measured."""
+        """Discard all measurements."""
         self._pending.clear()
         for metric in self.metrics.values():
             metric.reset()
 
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch: outputs of the model, targets as the loss takes them."""
+        """Add a batch.
+
+        Args:
+            outputs: Outputs of the model.
+            targets: Targets as the loss takes them.
+        """
         held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
-        # The next replay of a CUDA graph, as model.compile=reduce-overhead makes them, writes over the outputs.
+        # The next replay of a CUDA graph (model.compile=reduce-overhead) overwrites the outputs.
         self._pending.append((outputs.detach() if held_back == 1 else outputs.detach().clone(), targets))
         if len(self._pending) >= held_back or sum(each.numel() for each, _ in self._pending) > _MOST_NUMBERS:
             self._measure()
 
     @torch.no_grad()
     def _measure(self) -> None:
-        """Measure what was held back."""
+        """Measure the batches that were held back."""
         pending, self._pending = self._pending, []
         for outputs, targets in pending:
             self._measure_batch(outputs, targets)
@@ -96,7 +101,7 @@ class Measures:
                 metric.update(found, targets)
 
     def compute(self) -> dict[str, float]:
-        """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
+        """Return the values by name, those of single classes as NAME/CLASS; `matrices` returns the rest."""
         self._measure()
         self._found = {name: metric.compute() for name, metric in self.metrics.items()}
         numbers: dict[str, float] = {}
@@ -115,16 +120,16 @@ class Measures:
         return {f"{name}/{label}": number for label, number in zip(labels, value.tolist(), strict=True)}
 
     def matrices(self) -> dict[str, Tensor]:
-        """Return what of the last `compute` is a matrix, such as a confusion matrix: true classes by predicted ones."""
+        """Return the matrices of the last `compute`, such as confusion matrices (true classes, predicted classes)."""
         return {
             name: found.cpu() for name, found in self._found.items() if isinstance(found, Tensor) and found.ndim == 2
         }
 
     @property
     def directions(self) -> dict[str, str]:
-        """`max` or `min` by name, of the metrics of which torchmetrics says which way is better."""
-        said = {name: getattr(metric, "higher_is_better", None) for name, metric in self.metrics.items()}
-        return {name: "max" if higher else "min" for name, higher in said.items() if higher is not None}
+        """`max` or `min` by name: which is better, for metrics that torchmetrics knows this of."""
+        better = {name: getattr(metric, "higher_is_better", None) for name, metric in self.metrics.items()}
+        return {name: "max" if higher else "min" for name, higher in better.items() if higher is not None}
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -132,7 +137,7 @@ class Measures:
         return self._classes
 
     def clone(self) -> Measures:
-        """Return metrics of the same kinds that have measured nothing."""
+        """Return the same metrics without measurements."""
         copied = {name: metric.clone() for name, metric in self.metrics.items()}
         fresh = Measures(copied, self._loss, self._classes, self._held_back)
         fresh.reset()
@@ -140,11 +145,11 @@ class Measures:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was measured since the last `reset`."""
+        """Whether nothing has been measured since the last `reset`."""
         return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was measured so far."""
+        """Return the measurements so far."""
         self._measure()
         return {
             name: {"count": metric.update_count, "state": dict(metric.metric_state)}
@@ -152,7 +157,7 @@ class Measures:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the measurements in the result of `state_dict`."""
         for name, metric in self.metrics.items():
             for key, value in state[name]["state"].items():
                 there = metric.device
@@ -164,37 +169,38 @@ class Measures:
 def build_measures(
     use: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], device: torch.device | str
 ) -> Measures:
-    """Return metrics by the name they are logged by.
+    """Build the metrics of `metrics.use`.
 
     Args:
-        use: By name, a class of torchmetrics or `package.module:Class`, or a mapping of its `name` and arguments.
-        loss: The loss they are measured beside; it says their task and the number of classes.
+        use: Classes of torchmetrics or `package.module:Class`, or mappings with a `name` and arguments, by the name in
+            the log.
+        loss: The loss, which determines the task and the number of classes.
         classes: Names of the classes.
-        device: Where the model is.
+        device: Device of the model.
 
     Raises:
-        LossError: If torchmetrics is not installed, or a class refuses its arguments.
+        LossError: If torchmetrics is not installed, or a class rejects its arguments.
         ConfigError: If there is no such class or argument.
     """
-    found = {}
-    for name, given in use.items():
-        options = dict(given) if isinstance(given, Mapping) else {"name": given}
+    metrics = {}
+    for name, entry in use.items():
+        options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
         kind = options.pop("name", None)
         if not isinstance(kind, str):
-            raise ConfigError(f"metrics.use.{name}: got {given!r}, expected a class of torchmetrics, such as F1Score")
+            raise ConfigError(f"metrics.use.{name}: got {entry!r}, expected a class of torchmetrics, such as F1Score")
         cls = _class_of(kind, name)
         if _reads_tokens(cls) and loss.kind != "classes":
             raise LossError(f"metrics.use.{name}: {kind} is of classes or tokens, but the loss is of {loss.kind}")
         options = {**_usual(cls, loss), **options}
-        if not _is_wrapper(cls):  # those hand on what they do not know to a class that refuses it
+        if not _is_wrapper(cls):  # wrappers pass unknown arguments on to a class that rejects them
             check_options(cls, options, f"metrics.use.{name}")
         try:
             if options.get("validate_args") is False:
-                cls(**{**options, "validate_args": True})  # of its arguments; batches are not looked at
-            found[name] = cls(**options).to(device)
+                cls(**{**options, "validate_args": True})  # validates the arguments once, but no batches
+            metrics[name] = cls(**options).to(device)
         except (TypeError, ValueError) as error:
             raise LossError(f"metrics.use.{name}: {kind} refuses its arguments: {error}") from error
-    return Measures(found, loss, classes)
+    return Measures(metrics, loss, classes)
 
 
 def _class_of(kind: str, name: str) -> Any:
@@ -204,8 +210,7 @@ def _class_of(kind: str, name: str) -> Any:
         package = importlib.import_module("torchmetrics")
     except ImportError as error:
         raise LossError(
-            f"metrics.use.{name}: got {kind}, which torchmetrics has, but that is not installed; "
-            "pip install 'sacristan[metrics]'"
+            f"metrics.use.{name}: got {kind}, but torchmetrics is not installed; pip install 'sacristan[metrics]'"
         ) from error
     if kind not in package.__all__:
         near = nearest(kind, list(package.__all__))
@@ -214,12 +219,12 @@ def _class_of(kind: str, name: str) -> Any:
             + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
         )
     cls = getattr(package, kind)
-    # What torchmetrics has moved is a subclass here that warns.
+    # A deprecated name is a subclass that warns.
     return cls.__bases__[0] if cls.__module__.endswith("._deprecated") else cls
 
 
 def _reads_tokens(cls: type) -> bool:
-    """Return whether a metric reads scores (B, T, C) and targets (B, T)."""
+    """Return whether a metric takes scores (B, T, C) and targets (B, T)."""
     return any(base.__name__ == "Perplexity" and base.__module__.startswith("torchmetrics.") for base in cls.__mro__)
 
 
@@ -235,7 +240,7 @@ def _is_wrapper(cls: Any) -> bool:
 
 
 def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
-    """Return the arguments that follow from the loss: the task, and the number of classes or labels."""
+    """Return the default arguments for a loss: the task, and the number of classes or labels."""
     ignored = getattr(loss.module, "ignore_index", None)
     if _reads_tokens(cls):
         return {"ignore_index": ignored}
@@ -247,7 +252,7 @@ def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
         "binary": {"task": "binary"},
         "labels": {"task": "multilabel", "num_labels": loss.num_outputs},
     }
-    # Looking for invalid values in each batch would wait for the device.
+    # Validating each batch would synchronise with the device.
     usual: dict[str, Any] = {**of_kind[loss.kind], "validate_args": False}
     if loss.kind == "classes" and ignored is not None:
         usual["ignore_index"] = ignored

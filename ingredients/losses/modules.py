@@ -1,6 +1,6 @@
-"""The losses of `loss.name`, and those among them that torch lacks or has in another form.
+"""The losses of `loss.name`, and implementations of those that torch lacks or has in another form.
 
-`LOSSES` at the end lists them; a new one is a row there. Shapes: B batch, K classes or labels.
+`LOSSES` at the end lists them; to add one, add a row there. Shapes: B batch, K classes or labels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LOSSES", "BinaryCrossEntropy", "BinaryFocalLoss", "FocalLoss", "Know
 
 
 class FocalLoss(nn.Module):
-    """Cross entropy that fades out for what is classified well already: (B, K, ...) and (B, ...) -> scalar.
+    """Cross entropy that gives less weight to well-classified samples: (B, K, ...) and (B, ...) -> scalar.
 
     The mean of -weight[y] (1 - p[y])^gamma log p[y]. Source: Lin et al., https://arxiv.org/abs/1708.02002
 
@@ -44,21 +44,21 @@ class FocalLoss(nn.Module):
 
 
 class BinaryCrossEntropy(nn.BCEWithLogitsLoss):
-    """`torch.nn.BCEWithLogitsLoss` on labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K)."""
+    """`torch.nn.BCEWithLogitsLoss` for labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K)."""
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return super().forward(outputs, targets.to(outputs.dtype).reshape(outputs.shape))
 
 
 class BinaryFocalLoss(nn.Module):
-    """Focal loss of labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K) -> scalar.
+    """Focal loss for labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K) -> scalar.
 
-    The mean of -alpha_t (1 - p_t)^gamma log p_t, where p_t is the probability of what is true, and alpha_t is alpha of
-    a 1 and 1 - alpha of a 0. Source: Lin et al., https://arxiv.org/abs/1708.02002
+    The mean of -alpha_t (1 - p_t)^gamma log p_t, where p_t is the probability of the true label, and alpha_t is alpha
+    for a 1 and 1 - alpha for a 0. Source: Lin et al., https://arxiv.org/abs/1708.02002
 
     Args:
         gamma: Focusing strength, at least 0.
-        alpha: Weight of the ones, from 0 to 1; None weighs ones and zeros alike.
+        alpha: Weight of the ones, from 0 to 1; None weights ones and zeros equally.
         reduction: `mean` over samples and labels, or `sum`.
     """
 
@@ -83,11 +83,11 @@ class BinaryFocalLoss(nn.Module):
 
 
 class WeightedLosses(nn.Module):
-    """A weighted sum of losses on the same outputs and targets; `terms` tells them apart.
+    """A weighted sum of losses on the same outputs and targets.
 
     Args:
-        losses: By name.
-        weights: Of each, by name.
+        losses: The losses by name.
+        weights: Their weights by name.
     """
 
     def __init__(self, losses: Mapping[str, nn.Module], weights: Mapping[str, float]) -> None:
@@ -96,10 +96,14 @@ class WeightedLosses(nn.Module):
         self.weights = dict(weights)
 
     def terms(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return `loss`, the weighted sum, and each loss without its weight, by name; scalars."""
-        found = {name: loss(outputs, targets) for name, loss in self.losses.items()}
-        total: Any = sum(self.weights[name] * value for name, value in found.items())
-        return {"loss": total, **found}
+        """Return the weighted sum as `loss`, and each unweighted loss by name, all scalars.
+
+        Args:
+            outputs, targets: Those of a batch.
+        """
+        values = {name: loss(outputs, targets) for name, loss in self.losses.items()}
+        total: Any = sum(self.weights[name] * value for name, value in values.items())
+        return {"loss": total, **values}
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.terms(outputs, targets)["loss"]
@@ -107,13 +111,13 @@ class WeightedLosses(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class KnownLoss:
-    """Facts about a loss that has a name.
+    """A loss of `loss.name`.
 
     Attributes:
         make: Its class.
         tasks: The tasks that it fits.
         tensors: Names of its options that are tensors.
-        is_binary: Whether a classifier of two classes has one output with it.
+        is_binary: Whether a classifier of two classes has a single output with it.
     """
 
     make: type[nn.Module]

@@ -1,4 +1,4 @@
-"""Models without Sacred: networks, and building them.
+"""Models without Sacred: networks, building, initialisation, weights.
 
 from ingredients.models import make_feature_extractor
 """

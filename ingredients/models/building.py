@@ -30,21 +30,22 @@ def build_model(
     dtype: torch.dtype | None = None,
     preparation: Preparation | None = None,
 ) -> nn.Module:
-    """Return a model on the CPU, its parameters drawn from the stream `init` of `seed`.
+    """Build a model on the CPU, its parameters drawn from the stream `init` of `seed`.
 
     Args:
         name: One of `NETWORKS`, `torchvision:NAME`, or a dotted path to a class or function.
-        options: Its arguments. A class of the user's also gets `input_shape`, `num_outputs` and `preparation`, if it
-            takes them.
-        init: How to initialise, see `initialize`.
+        options: Its arguments. A user's class gets `input_shape`, `num_outputs` and `preparation` if it takes them.
+        init: Initialisation, see `initialize`.
         input_shape: Shape of one input.
-        num_outputs: Scores that the loss wants.
+        num_outputs: Number of scores that the loss expects.
         seed: Seed of the experiment.
-        dtype: Type of inputs; None for float32.
-        preparation: What the data were prepared by, such as the number of values of each category; None if not known.
+        dtype: Type of the inputs; None for float32.
+        preparation: Preparation of the data, which has for instance the number of codes of each category; None if
+            unknown.
 
     Raises:
-        ModelError: If there is no such model, or it does not fit the inputs.
+        ModelError: If there is no such model, or it does not take inputs of that shape.
+        ConfigError: If an option is unknown or missing.
     """
     with global_stream(seed, "init"):
         if name in NETWORKS:
@@ -54,25 +55,30 @@ def build_model(
             model = _torchvision(name.partition(":")[2], options, num_outputs)
         elif is_dotted_path(name):
             target = import_object(name, "model.name")
-            takes = inspect.signature(target).parameters
+            parameters = inspect.signature(target).parameters
             given = {"input_shape": tuple(input_shape), "num_outputs": num_outputs, "preparation": preparation}
-            given = {key: value for key, value in given.items() if key in takes and key not in options}
+            given = {key: value for key, value in given.items() if key in parameters and key not in options}
             model = build(target, options, "model.options", ModelError, **given)
         else:
             raise _unknown(name)
         if not isinstance(model, nn.Module):
             raise ModelError(f"model.name: {name} made a {type(model).__name__}, expected a torch.nn.Module")
-        # Lazy layers take their shape here, so weights are drawn anew only after.
+        # Lazy layers get their shape here, so weights are initialised afterwards.
         _check_outputs(model, name, torch.zeros(2, *input_shape, dtype=dtype), num_outputs)
         initialize(model, init)
     return model
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a model that is not there, or takes no such options, before the data are.
+    """Reject an unknown model, or options that it does not take, before data are loaded.
+
+    Args:
+        name: `model.name`.
+        options: `model.options`; those of a user's class are checked when it is built.
 
     Raises:
-        ModelError, ConfigError: If it is so.
+        ModelError: If the name is unknown.
+        ConfigError: If a dotted path leads to nothing, or an option is unknown.
     """
     if name in NETWORKS:
         check_options(NETWORKS[name], options, "model.options", {"input_shape": (), "num_outputs": 0})
@@ -99,7 +105,7 @@ def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.
 
 
 def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_outputs: int) -> None:
-    """Run two inputs of zeros through the model, which leaves no trace in evaluation mode."""
+    """Check the outputs for two inputs of zeros; evaluation mode leaves no trace in the model."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Names and weights of models as they are without `torch.compile`, which adds `_orig_mod.` to names."""
+"""Names and weights of models without `_orig_mod.`, which `torch.compile` adds to names."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ __all__ = ["load_plain_state_dict", "plain_name", "plain_names", "plain_state_di
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a parameter or a module has without `torch.compile`."""
+    """Return the name of a parameter or module without the prefix of `torch.compile`."""
     return name.replace("_orig_mod.", "")
 
 
 def plain_names(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict with plain names, in its order."""
+    """Return a state dict with plain names, see `plain_name`, in the same order."""
     return {plain_name(name): value for name, value in state.items()}
 
 
 def plain_state_dict(module: nn.Module) -> dict[str, Any]:
-    """Return the state dict of a module, which fits it compiled or not; see `load_plain_state_dict`."""
+    """Return the state dict of a module with plain names, see `plain_name`; `load_plain_state_dict` loads it."""
     return plain_names(module.state_dict())
 
 
 def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Load a state dict into a module, whether or not either of them is that of a compiled one.
+    """Load a state dict into a module; either may be compiled.
 
     Args:
         module: The module.
-        state: The state dict.
-        strict: Whether their names must be the same.
+        state: The state dict, with plain names or those of a compiled module.
+        strict: Whether names must match exactly.
 
     Raises:
-        RuntimeError: If it does not fit.
+        RuntimeError: If names or shapes do not fit.
     """
     own = {plain_name(name): name for name in module.state_dict()}
     module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()}, strict=strict)

@@ -1,4 +1,4 @@
-"""`make_feature_extractor`: what layers of a model return, beside or in place of what the model returns."""
+"""`make_feature_extractor`: the outputs of chosen layers of a model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ __all__ = ["FeatureExtractor", "make_feature_extractor"]
 
 
 class FeatureExtractor(nn.Module):
-    """A model that returns what some of its layers return, by name.
+    """A model that returns the outputs of some of its layers by name.
 
-    The model is shared, not copied: parameters, mode and device are its own, and features have gradients. Hooks are on
-    its layers while it is called, and at no other time, however the call ends.
+    The model is shared, not copied, and features have gradients. Its layers have hooks only during a call.
 
     Args:
         model: The model.
-        layers: Names of features, by the dotted names of layers.
+        layers: Names of the features by the dotted names of layers.
 
     Example:
         features = make_feature_extractor(network, {"head": "scores"})
@@ -36,34 +35,39 @@ class FeatureExtractor(nn.Module):
         self._layers = dict(layers)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Call the model, and return the features, in the order in which they were asked for.
+        """Call the model and return the features.
 
-        Of a layer that is called several times, it is what the last call returned.
+        Args:
+            *args, **kwargs: Arguments of the model.
+
+        Returns:
+            Features by name, in the order of `layers`; for a layer that is called several times, its last output.
 
         Raises:
             ModelError: If a layer was not called.
         """
-        found: dict[str, Any] = {}
+        outputs: dict[str, Any] = {}
         named = {plain_name(name): module for name, module in self.model.named_modules()}
         with contextlib.ExitStack() as stack:
             for layer, name in self._layers.items():
-                stack.callback(named[layer].register_forward_hook(_keeper(found, name)).remove)
+                stack.callback(named[layer].register_forward_hook(_keeper(outputs, name)).remove)
             self.model(*args, **kwargs)
-        missing = [layer for layer, name in self._layers.items() if name not in found]
+        missing = [layer for layer, name in self._layers.items() if name not in outputs]
         if missing:
             raise ModelError(f"features: the model did not call {', '.join(missing)} for this input")
-        return {name: found[name] for name in self._layers.values()}
+        return {name: outputs[name] for name in self._layers.values()}
 
 
 def make_feature_extractor(model: nn.Module, layers: Mapping[str, str]) -> FeatureExtractor:
-    """Return a module that returns what layers of `model` return; see `FeatureExtractor`.
+    """Return a module that returns the outputs of layers of `model`; see `FeatureExtractor`.
 
     Args:
-        model: Any model; nested layers are named with dots, as `model.summary` shows.
-        layers: Names of features, by the names of layers: `{"body.2": "hidden", "head": "scores"}`.
+        model: Any model.
+        layers: Names of the features by names of layers, as `model.summary` shows them: `{"body.2": "hidden", "head":
+            "scores"}`.
 
     Raises:
-        ModelError: If there is no such layer, or two features have one name.
+        ModelError: If there is no such layer, or two features have the same name.
     """
     named = [plain_name(name) for name, _ in model.named_modules() if plain_name(name)]
     for layer in layers:
@@ -72,12 +76,14 @@ def make_feature_extractor(model: nn.Module, layers: Mapping[str, str]) -> Featu
             hint = f"did you mean {near}?" if near else f"there are: {', '.join(named[:8])}, ..."
             raise ModelError(f"features: {type(model).__name__} has no layer {layer!r}; {hint}")
     if len(set(layers.values())) < len(layers):
-        raise ModelError(f"features: got the names {', '.join(layers.values())}; expected another one for each layer")
+        raise ModelError(
+            f"features: got the names {', '.join(layers.values())}; expected a different one for each layer"
+        )
     return FeatureExtractor(model, layers)
 
 
-def _keeper(found: dict[str, Any], name: str) -> Any:
+def _keeper(outputs: dict[str, Any], name: str) -> Any:
     def keep(module: nn.Module, args: Any, output: Any) -> None:
-        found[name] = output
+        outputs[name] = output
 
     return keep

@@ -1,7 +1,7 @@
-"""Freezing parts of a model, for good or until an epoch, by globs on the names of modules and parameters.
+"""Freezing of parts of a model, permanently or until an epoch, by globs on names of modules and parameters.
 
-A glob that matches a module freezes all below it. Frozen parameters require no gradient. The normalisation layers of
-frozen parts stay in evaluation mode, whatever `model.train()` asks for: their statistics are frozen with their weights.
+A glob that matches a module freezes everything in it. Frozen parameters require no gradient. Normalisation layers of
+frozen parts stay in evaluation mode despite `model.train()`, so their statistics are frozen with their weights.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ingredients.models.compiled import plain_name
 
 __all__ = ["Freezing", "check_globs", "check_unfreeze", "freezings_of", "is_held_in_eval", "matches", "will_train"]
 
-# Set on a frozen parameter that is to be trained from a later epoch on.
+# Attribute of a frozen parameter that is trained from a later epoch on.
 _MARK = "_trained_later"
-# Where a model has what is to be unfrozen of it.
+# Attribute of a model with its `Freezing`, if parts are unfrozen later.
 _FREEZING = "_freezing"
 
 
 class Freezing:
-    """Freezes parts of a model; some of them until an epoch begins. `fit` unfreezes those in time.
+    """Freezes parts of a model in place, some only until an epoch begins; `fit` unfreezes those.
 
     Args:
-        model: The model, changed in place.
-        globs: Parts to freeze for good, such as `features.*` or `*.bias`.
+        model: The model.
+        globs: Parts to freeze permanently, such as `features.*` or `*.bias`.
         unfreeze: Parts to freeze until an epoch: mappings with `epoch`, the first (counted from 1) that trains them,
-            and `match`, a glob or a list of them. A part that is in `globs`, too, is frozen until then.
-        whole: Whether all modules of frozen parts stay in evaluation mode, such as dropout; otherwise, normalisation.
+            and `match`, a glob or a list of globs. It overrides `globs` from that epoch on.
+        whole: Whether all modules of frozen parts, such as dropout, stay in evaluation mode, or only normalisation.
 
     Raises:
-        ModelError: If a glob matches nothing, or an entry of `unfreeze` is none.
+        ModelError: If a glob matches nothing, or an entry of `unfreeze` is invalid.
 
     Example:
         freezing = Freezing(network, ["0", "1"], [{"epoch": 3, "match": "1"}])
@@ -66,24 +66,28 @@ class Freezing:
         self.begin_epoch(1)
 
     def frozen_after(self, epoch: int) -> list[str]:
-        """Return the globs of what would be trained only after this epoch."""
+        """Return the globs of parts that are still frozen in an epoch, counted from 1, and trained later."""
         return [glob for first, globs in self._later if first > epoch for glob in globs]
 
     def opened_in(self, epoch: int) -> list[str]:
-        """Return the globs of what is trained from exactly this epoch on."""
+        """Return the globs of parts whose training begins in an epoch, counted from 1."""
         return [glob for first, globs in self._later if first == epoch for glob in globs]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Freeze what is frozen in an epoch, counted from 1, and nothing else of what was frozen here."""
+        """Freeze the parts that are frozen in an epoch, and unfreeze the others of this object.
+
+        Args:
+            epoch: Number of the epoch, counted from 1. Parameters that match no glob stay unchanged.
+        """
         opened = [glob for first, globs in self._later if first <= epoch for glob in globs]
         closed = self.frozen_after(epoch)
 
         def is_frozen(name: str) -> bool:
             return matches(name, closed) or (matches(name, self._globs) and not matches(name, opened))
 
-        ours = [*self._globs, *opened, *closed]
+        own_globs = [*self._globs, *opened, *closed]
         for name, parameter in _named_parameters(self._model):
-            if matches(name, ours):
+            if matches(name, own_globs):
                 parameter.requires_grad_(not is_frozen(name))
         for name, module in self._model.named_modules(remove_duplicate=False):
             own = list(module.parameters(recurse=False))
@@ -93,27 +97,30 @@ class Freezing:
 
 
 def freezings_of(model: nn.Module) -> list[Freezing]:
-    """Return what is to be unfrozen in a model: its own, and that of models in it."""
+    """Return the `Freezing` of a model and of models in it, if parts of them are unfrozen later."""
     return [module.__dict__[_FREEZING] for module in model.modules() if _FREEZING in module.__dict__]
 
 
 def is_held_in_eval(module: nn.Module) -> bool:
-    """Tell whether a module is frozen in evaluation mode."""
+    """Return whether a module is kept in evaluation mode."""
     return "train" in module.__dict__
 
 
 def will_train(parameter: nn.Parameter) -> bool:
-    """Tell whether a parameter is trained, now or from a later epoch on."""
+    """Return whether a parameter is trained, now or from a later epoch on."""
     return parameter.requires_grad or getattr(parameter, _MARK, False)
 
 
 def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
-    """Return the entries of `model.unfreeze` as epochs and globs.
+    """Check `model.unfreeze`, and return its entries as epochs and globs.
+
+    Args:
+        entries: Mappings `{epoch: 3, match: GLOB}`, or with a list of globs.
 
     Raises:
-        ModelError: If one is not of the form `{epoch: 3, match: GLOB}`, or begins before the second epoch.
+        ModelError: If an entry has another form, or begins before the second epoch.
     """
-    found = []
+    parsed = []
     for entry in entries:
         if not isinstance(entry, Mapping) or entry.keys() != {"epoch", "match"}:
             raise ModelError(f"model.unfreeze: got {entry!r}, expected an entry like {{epoch: 3, match: 'features.*'}}")
@@ -126,20 +133,20 @@ def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
             raise ModelError(
                 f"model.unfreeze: got epoch={entry['epoch']!r}, expected the first that trains {globs[0]!r}: 2 or later"
             )
-        found.append((entry["epoch"], list(globs)))
-    return found
+        parsed.append((entry["epoch"], list(globs)))
+    return parsed
 
 
 def check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
-    """Refuse globs that match no module and no parameter.
+    """Reject globs that match no module and no parameter.
 
     Args:
         model: The model.
         globs: The globs.
-        entry: The setting that they are from.
+        entry: The setting that holds them, for the message.
 
     Raises:
-        ModelError: If one of them matches nothing; the message names the nearest.
+        ModelError: If a glob matches nothing; the message suggests the nearest name.
     """
     parameters = [name for name, _ in _named_parameters(model)]
     names = [*(plain_name(name) for name, _ in model.named_modules() if name), *parameters]
@@ -152,21 +159,26 @@ def check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Tell whether a glob matches a name, or that of a module which it is in."""
+    """Return whether a glob matches a dotted name or that of a module that contains it.
+
+    Args:
+        name: Name of a module or parameter, such as `body.0.weight`.
+        globs: The globs.
+    """
     parts = name.split(".")
     names = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    return any(fnmatchcase(one, glob) for glob in globs for one in names)
+    return any(fnmatchcase(prefix, glob) for glob in globs for prefix in names)
 
 
 def _named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters, one that is shared under each of its names."""
+    """Return the parameters; shared ones under each of their names."""
     return [(plain_name(name), parameter) for name, parameter in model.named_parameters(remove_duplicate=False)]
 
 
 def _hold_in_eval(module: nn.Module, hold: bool, training: bool) -> None:
-    """Let a module stay in evaluation mode, or follow again the mode `training` that the model is in."""
+    """Keep a module in evaluation mode, or let it follow the mode `training` of the model again."""
     if hold:
-        # On the module itself: `train` of all that it is in, in any loop, calls this one. A copy of it gets its own.
+        # On the instance: `train` of any module around it calls this one. A copy of the module gets its own.
         module.__dict__["train"] = types.MethodType(train, module)
         module.train()
     elif module.__dict__.pop("train", None) is not None:
@@ -174,5 +186,5 @@ def _hold_in_eval(module: nn.Module, hold: bool, training: bool) -> None:
 
 
 def train(self: nn.Module, mode: bool = True) -> nn.Module:
-    """Stay in evaluation mode: what `nn.Module.train` is of a frozen module."""
+    """Stay in evaluation mode; replaces `nn.Module.train` of a frozen module."""
     return type(self).train(self, False)

@@ -1,4 +1,4 @@
-"""A small GPT: a decoder of tokens in plain torch.
+"""A small GPT: a decoder-only transformer in plain torch.
 
 Shapes: B sequences, T tokens of each, V tokens in the vocabulary, D the width of a token, H heads.
 """
@@ -16,7 +16,7 @@ __all__ = ["GPT", "continue_tokens"]
 
 
 class CausalAttention(nn.Module):
-    """Multi-head self-attention that sees no later tokens: (B, T, D) -> (B, T, D).
+    """Multi-head self-attention to earlier tokens only: (B, T, D) -> (B, T, D).
 
     Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
     """
@@ -54,23 +54,23 @@ class DecoderLayer(nn.Module):
 
 
 class GPT(nn.Module):
-    """Scores of the token that follows each token: (B, T) -> (B, T, V), for any T up to the context.
+    """Scores of the next token at each token: (B, T) -> (B, T, V), for any T up to the context.
 
-    Embedding and head share their weights; weights are drawn as GPT-2's, those that end a branch smaller.
+    Embedding and head share their weights. Initialised as GPT-2, with smaller weights at the end of each branch.
 
     Source: Radford et al., Language Models are Unsupervised Multitask Learners (GPT-2), 2019
 
     Args:
-        input_shape: (T,), the context: the longest sequence that it sees.
-        num_outputs: Tokens in the vocabulary, V.
+        input_shape: (T,), the context: the maximum length of a sequence.
+        num_outputs: Size of the vocabulary, V.
         width: Width D of a token.
         depth: Decoder layers.
-        heads: Attention heads; they must divide the width.
+        heads: Attention heads; must divide the width.
         mlp_ratio: Width of the perceptron's hidden layer over D.
         dropout: Probability of zeroing a feature.
 
     Raises:
-        ValueError: If a size cannot be.
+        ValueError: If a size is out of range.
 
     Example:
         model = GPT((64,), 96)
@@ -135,17 +135,20 @@ class GPT(nn.Module):
 def continue_tokens(
     model: GPT, tokens: Tensor, length: int, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return tokens (T,) with `length` more, each drawn from what the model thinks likely behind those before it.
+    """Extend a sequence by tokens drawn from the model's predictions.
 
     Args:
         model: The model, in evaluation mode.
-        tokens: At least one; the model sees the last ones, as many as its context has.
-        length: How many to draw.
-        temperature: Below 1, likely tokens are preferred; 0 always takes the likeliest.
-        generator: What to draw from, on the CPU.
+        tokens: The sequence (T,), at least one token; the model sees the last ones within its context.
+        length: Number of tokens to add.
+        temperature: Divides the scores; below 1 favours likely tokens, 0 always picks the most likely one.
+        generator: CPU generator to draw from; None uses the global one.
+
+    Returns:
+        Tokens (T + length,).
 
     Raises:
-        ValueError: If there is no token, or a number cannot be.
+        ValueError: If there is no token, or `length` or `temperature` is out of range.
     """
     if not len(tokens):
         raise ValueError("got no token to continue, expected at least one")

@@ -1,9 +1,9 @@
-"""Initial weights by `model.init`: which function of `torch.nn.init` draws which layer's, with its arguments.
+"""Initial weights: `model.init` chooses a function of `torch.nn.init` for each layer.
 
 "xavier"                                       linear and convolution layers; their biases become zero
 {"name": "kaiming_normal", "mode": "fan_out"}  these, attention, embeddings and recurrent layers
-[{"match": "head", "name": "zeros"},           the same by globs on the names of modules, the first match wins;
- {"match": "*", "name": "orthogonal"}]         what matches nothing stays as built
+[{"match": "head", "name": "zeros"},           the same by globs on names of modules, the first match wins;
+ {"match": "*", "name": "orthogonal"}]         layers without a match stay as built
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _NUM_GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Rule for drawing the layers that a glob matches.
+    """The initialisation of the layers that match a glob.
 
     Attributes:
         match: The glob.
-        draw: Draws a tensor in place; None leaves it as built.
+        draw: Initialises a tensor in place; None leaves it as built.
         forget_bias: Bias of the forget gates of LSTMs.
-        linear_only: Whether it leaves all but linear and convolution layers alone.
+        linear_only: Whether it applies to linear and convolution layers only.
     """
 
     match: str
@@ -53,11 +53,14 @@ class _Rule:
 
 
 def check_init(init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[_Rule]:
-    """Return the rules that `model.init` stands for.
+    """Check `model.init`, and return its rules.
+
+    Args:
+        init: The setting, see `initialize`.
 
     Raises:
-        ModelError: If an entry is none, or there is no such function.
-        ConfigError: If it has no such argument.
+        ModelError: If an entry is invalid, or there is no such function.
+        ConfigError: If a function has no such argument.
     """
     if isinstance(init, str):
         return [dataclasses.replace(_rule({"name": init}), linear_only=True)]
@@ -77,9 +80,9 @@ def _rule(entry: Mapping[str, Any]) -> _Rule:
         raise ModelError(f"model.init: got forget_bias={forget_bias!r}, expected a number such as 1.0")
     match, name = entry.get("match", "*"), entry["name"]
     if name == "default":
-        given = [key for key in entry if key not in ("match", "name")]
-        if given:
-            raise ModelError(f"model.init: default leaves weights as built, and takes no {', '.join(given)}")
+        extra = [key for key in entry if key not in ("match", "name")]
+        if extra:
+            raise ModelError(f"model.init: default leaves weights as built, and takes no {', '.join(extra)}")
         return _Rule(match, None)
     function = _function(name)
     check_options(function, options, "model.init", {"tensor": (), "generator": None})
@@ -110,19 +113,21 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-    """Draw weights anew and zero their biases, as `model.init` says; `default` leaves all as built.
+    """Initialise the weights of a model in place, and zero their biases.
+
+    Queries, keys and values of attention and the gates of recurrent layers are drawn separately. The row of an
+    embedding's `padding_idx` becomes zero.
 
     Args:
-        model: The model, changed in place.
-        init: A name: `default`, `xavier` (Glorot and Bengio 2010), `kaiming` (He et al. 2015), `orthogonal` (Saxe et
-            al. 2013) or another function of `torch.nn.init`; or that with arguments, or several by globs on the names
-            of modules, as the docstring of this module shows. Of attention and recurrent layers each block is drawn by
-            itself: queries, keys and values, and each gate. The row of an embedding's `padding_idx` becomes zero. The
-            key `forget_bias` sets the bias of an LSTM's forget gate (Jozefowicz et al. 2015, Gers et al. 2000).
+        model: The model.
+        init: `default` (as built), `xavier` (Glorot and Bengio 2010), `kaiming` (He et al. 2015), `orthogonal` (Saxe et
+            al. 2013) or another function of `torch.nn.init`; or a mapping with arguments, or a list by globs on names
+            of modules, see the docstring of this module. `forget_bias` is the bias of an LSTM's forget gate (Jozefowicz
+            et al. 2015, Gers et al. 2000).
 
     Raises:
-        ModelError: If there is no such function, it refuses the weights, or a glob matches no layer that has some.
-        ConfigError: If it has no such argument.
+        ModelError: If there is no such function, it rejects the weights, or a glob matches no layer with weights.
+        ConfigError: If a function has no such argument.
     """
     rules = check_init(init)
     used: set[int] = set()
@@ -152,7 +157,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _draw(module: nn.Module, draw: Callable[[Tensor], Any], forget_bias: float) -> None:
-    """Draw the weights of one layer, which are its own, and zero its biases."""
+    """Initialise the weights of one layer, without its children, and zero its biases."""
     for block in _blocks(module):
         draw(block)
     with torch.no_grad():
@@ -164,7 +169,7 @@ def _draw(module: nn.Module, draw: Callable[[Tensor], Any], forget_bias: float) 
 
 
 def _zero_padding(model: nn.Module, drawn: set[int]) -> None:
-    """Zero the rows of `padding_idx` in embeddings that were drawn, also as the weights of a layer tied to them."""
+    """Zero the rows of `padding_idx` in embeddings that were initialised, directly or through tied weights."""
     for module in model.modules():
         if isinstance(module, _EMBEDDINGS) and module.padding_idx is not None and id(module.weight) in drawn:
             with torch.no_grad():
@@ -172,7 +177,7 @@ def _zero_padding(model: nn.Module, drawn: set[int]) -> None:
 
 
 def _blocks(module: nn.Module) -> Iterator[Tensor]:
-    """Yield what is drawn by itself: views of the weights of a layer."""
+    """Yield the blocks of a layer's weights that are drawn separately, as views."""
     if isinstance(module, nn.MultiheadAttention):
         if module.in_proj_weight is not None:
             yield from module.in_proj_weight.detach().chunk(3)

@@ -1,4 +1,4 @@
-"""The layers of any model in order, from the input to the output, for learning rates that fall with the distance."""
+"""The layers of any model in order, from input to output, for learning rates that decay by layer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from ingredients.models.compiled import plain_name
 
 __all__ = ["NORMS", "layers_of"]
 
-# Layers that normalise. As part of a chain, they belong to the layer before.
+# Normalisation layers; in a chain, they belong to the layer before.
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 _CHAINS = (nn.Sequential, nn.ModuleList)
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
-    """Return the layers of a model by name, each with the names of its parameters, in the order they are registered in.
+    """Return the layers of a model, in order of registration.
 
-    The model, chains (`nn.Sequential`, `nn.ModuleList`) and what holds a `nn.ModuleList` consist of layers; every other
-    module is one. Parameters of the model beside its layers, such as positions, belong to the first.
+    The model, chains (`nn.Sequential`, `nn.ModuleList`) and modules that contain a `nn.ModuleList` consist of layers;
+    every other module is one layer. Parameters outside of layers, such as positions, belong to the first.
+
+    Args:
+        model: The model, compiled or not.
+
+    Returns:
+        The name of each layer, with the names of its parameters; layers without parameters are left out.
 
     Example:
         network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
@@ -52,10 +58,10 @@ def _holds_list(module: nn.Module) -> bool:
 
 
 def _new_names(prefix: str, module: nn.Module, seen: set[int], *, recurse: bool) -> list[str]:
-    """Return the plain names of parameters that were not met before."""
-    found = []
+    """Return the plain names of parameters that are not in `seen`, and add these."""
+    names = []
     for name, parameter in module.named_parameters(prefix, recurse=recurse):
         if id(parameter) not in seen:
             seen.add(id(parameter))
-            found.append(plain_name(name))
-    return found
+            names.append(plain_name(name))
+    return names

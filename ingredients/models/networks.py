@@ -1,7 +1,7 @@
 """The networks that ship with the lab. Shapes: B batch, C channels, H height, W width, D width of a layer, N tokens.
 
-All take inputs of any dtype that autocast chooses and return raw scores (B, num_outputs), without a softmax. `NETWORKS`
-at the end lists them by `model.name`; a new one is a row there, and its options in `ingredients/model.py`.
+All return raw scores (B, num_outputs), without a softmax, in any dtype that autocast chooses. `NETWORKS` at the end
+lists them by `model.name`; to add one, add a row there and its options in `ingredients/model.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _image(input_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 class _Chain(nn.Sequential):
-    """A Sequential whose slices are plain ones; torch would call the constructor of the subclass for them."""
+    """A Sequential whose slices are plain Sequentials; torch would call the constructor of the subclass."""
 
     def __getitem__(self, index: int | slice) -> nn.Module:
         if isinstance(index, slice):
@@ -58,8 +58,8 @@ class MLP(_Chain):
     """Fully connected layers: (B, ...) -> (B, num_outputs).
 
     Args:
-        input_shape: Shape of one input; it is flattened.
-        num_outputs: Scores to return.
+        input_shape: Shape of one input, which is flattened.
+        num_outputs: Number of scores.
         hidden: Widths of the hidden layers.
         activation: One of `ACTIVATIONS`.
         dropout: Probability of zeroing a hidden unit.
@@ -112,8 +112,8 @@ class CNN(_Chain):
 
     Args:
         input_shape: (C, H, W) of one image.
-        num_outputs: Scores to return.
-        widths: Channels of each stage; every stage but the first halves height and width.
+        num_outputs: Number of scores.
+        widths: Channels of each stage; each stage after the first halves height and width.
         blocks: Residual blocks in each stage.
         activation: One of `ACTIVATIONS`.
         dropout: Probability of zeroing a feature before the last layer.
@@ -133,7 +133,9 @@ class CNN(_Chain):
         if not widths:
             raise ValueError("widths is empty, expected the channels of at least one stage")
         if min(height, width) < 2 ** (len(widths) - 1):
-            raise ValueError(f"{len(widths)} stages halve images of {height}x{width} pixels away; give fewer widths")
+            raise ValueError(
+                f"{len(widths)} stages halve images of {height}x{width} pixels to nothing; give fewer widths"
+            )
         stem = [
             nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
             nn.BatchNorm2d(widths[0]),
@@ -193,15 +195,15 @@ class ViT(nn.Module):
     """A vision transformer with averaged tokens: (B, C, H, W) -> (B, num_outputs).
 
     Source: Dosovitskiy et al., An Image Is Worth 16x16 Words, https://arxiv.org/abs/2010.11929; learned positions,
-    global average pooling in place of a class token as in Beyer et al., https://arxiv.org/abs/2205.01580
+    global average pooling instead of a class token as in Beyer et al., https://arxiv.org/abs/2205.01580
 
     Args:
         input_shape: (C, H, W) of one image.
-        num_outputs: Scores to return.
-        patch: Height and width of a patch; it must divide the image's.
+        num_outputs: Number of scores.
+        patch: Height and width of a patch, pixels; must divide those of the image.
         width: Width D of a token.
         depth: Encoder layers.
-        heads: Attention heads; they must divide the width.
+        heads: Attention heads; must divide the width.
         mlp_ratio: Width of the perceptron's hidden layer over D.
         activation: One of `ACTIVATIONS`.
         dropout: Probability of zeroing a feature.

@@ -1,4 +1,4 @@
-"""Summary of a model: shapes, parameters, operations and memory, layer by layer."""
+"""Summary of a model: output shapes, parameters, operations and memory of each layer."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ __all__ = ["summarize"]
 
 
 def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """Return what `model.summary` shows.
+    """Run one sample of zeros through a model, and summarise its layers for `model.summary`.
+
+    Args:
+        model: The model; its mode is restored.
+        input_shape: Shape of one input.
+        dtype: Type of the inputs; None for float32.
 
     Returns:
-        `layers`: of each module that is a leaf, or has parameters or operations of its own beside those of its
-        children: name, type, output shape without the batch, and its own parameters (of shared ones, once),
-        `operations` and `output_bytes` of one sample; `parameters` and `trainable`: totals; `operations`:
+        Totals `parameters`, `trainable`, `operations`, `parameter_bytes` (with buffers), `output_bytes`, and `layers`:
+        a row for each module that is a leaf, or has parameters or operations besides those of its children, with name,
+        type, output shape without the batch, parameters (shared ones once), operations and output bytes. Operations are
         floating-point operations of one sample forward, as `torch.utils.flop_counter` counts them (a multiply and an
-        add are two); `parameter_bytes`, with buffers; `output_bytes`: of all leaf modules, which is about what a
-        training keeps of a sample for the backward pass.
+        add are two). Output bytes are those of leaf modules, roughly what training keeps for the backward pass.
     """
     shapes: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
@@ -57,7 +61,7 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
 
 @contextlib.contextmanager
 def _countable(model: nn.Module) -> Iterator[None]:
-    """Let attention and recurrent layers be computed by matrix products, which the counter knows, not fused kernels."""
+    """Compute attention and recurrent layers by matrix products, which the counter knows, instead of fused kernels."""
     has_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if has_recurrent else []
     before = [library.enabled for library in libraries]
@@ -109,14 +113,14 @@ def _layers(
 
 
 def _own_operations(counter: FlopCounterMode, root: str, called: Collection[str]) -> dict[str, int]:
-    """Return the operations of each module that was called, without those of the modules that it called itself."""
+    """Return the operations of each called module, without those of the modules that it called."""
     counts = counter.get_flop_counts()
     totals = {name: sum(counts.get(f"{root}.{name}" if name else root, {}).values()) for name in called}
     own = dict(totals)
     for name, total in totals.items():
         parts = name.split(".") if name else []
         above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1))
-        caller = next((one for one in above if one in totals), None)
+        caller = next((parent for parent in above if parent in totals), None)
         if caller is not None and name:
             own[caller] -= total
     return own

@@ -1,6 +1,6 @@
-"""Batch normalisation whose statistics are those of all ranks: torch's SyncBatchNorm on GPUs, and the like on the CPU.
+"""Batch normalisation with the statistics of all ranks: torch's SyncBatchNorm on GPUs, its equivalent on the CPU.
 
-Ranks may have shares of different sizes. Parameters, buffers and their names are those of the layers before.
+Ranks may have shares of different sizes. Parameters, buffers and their names stay the same.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ __all__ = ["SyncedBatchNorm", "sync_batch_norms"]
 
 
 def sync_batch_norms(module: nn.Module) -> nn.Module:
-    """Return a module whose batch normalisation is that of all ranks; frozen layers stay as they are.
+    """Synchronise the batch normalisation of a module over all ranks, except frozen layers.
 
-    Layers within it are replaced in their place; their parameters and buffers are the same objects as before.
+    Args:
+        module: The module; layers in it are replaced in place and keep their parameters and buffers.
+
+    Returns:
+        The module, or its replacement if it is a normalisation layer itself.
     """
     if isinstance(module, _BatchNorm):
         if is_held_in_eval(module):
@@ -35,10 +39,10 @@ def sync_batch_norms(module: nn.Module) -> nn.Module:
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """A layer of batch normalisation over the shares of all ranks: (B, C, ...) of each, of any size.
+    """Batch normalisation over the shares of all ranks: (B, C, ...) each, of any size.
 
     Args:
-        norm: The layer in whose place it stands; it takes over its parameters, buffers and mode.
+        norm: The layer to replace, whose parameters, buffers and mode it takes over.
     """
 
     def __init__(self, norm: _BatchNorm) -> None:
@@ -51,9 +55,10 @@ class SyncedBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions (batch, channels, ...), got {input.ndim}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the normalised input, of the same shape.
+        """Normalise an input (B, C, ...); the variance is computed after the mean, which is more exact.
 
-        Mean and variance are computed one after the other, as their difference from each other would be inexact.
+        Args:
+            input: The share of this rank.
         """
         self._check_input_dim(input)
         if not self.training and self.running_mean is not None:
@@ -69,14 +74,14 @@ class SyncedBatchNorm(_BatchNorm):
         variance = _total(centred.square().sum(others)) / count
         if self.training and self.running_mean is not None:
             self._follow(mean.detach(), variance.detach() * count / (count - 1))
-        found = centred * (variance + self.eps).rsqrt().view(shape)
+        outputs = centred * (variance + self.eps).rsqrt().view(shape)
         if self.weight is not None:
-            found = found * self.weight.view(shape) + self.bias.view(shape)
-        return found.to(input.dtype)
+            outputs = outputs * self.weight.view(shape) + self.bias.view(shape)
+        return outputs.to(input.dtype)
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics on, as torch does: variances there are unbiased."""
+        """Update the running statistics as torch does, with unbiased variances."""
         if self.num_batches_tracked is None or self.running_mean is None or self.running_var is None:
             return
         self.num_batches_tracked.add_(1)
@@ -86,7 +91,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 class _Total(torch.autograd.Function):
-    """The sum of a tensor over ranks, each of which needs the gradients that it has on all of them."""
+    """The sum of a tensor over ranks; its gradient is the sum of the gradients on all ranks."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:

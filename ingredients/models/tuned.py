@@ -1,6 +1,6 @@
-"""Settings that save memory or time and do not change the results: `tune`.
+"""Settings that change the memory and speed of a model, but not what it computes: `tune`.
 
-Names of modules, parameters and states stay as they were.
+Names of modules, parameters and states stay the same.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def tune(
     compile: str | None = None,
     compile_options: Mapping[str, Any] = {},
 ) -> None:
-    """Let a model compute with less memory, or faster.
+    """Reduce the memory of a model, or speed it up, in place.
 
     Args:
-        model: The model, changed in place; a deep copy of it is tuned likewise, but not compiled.
-        gradient_checkpointing: Globs on names of modules. The outermost ones that match keep nothing for the backward
-            pass but their inputs, and compute again what they need there: the same values, with the same random
-            numbers, and with buffers as they were. Source: Chen et al. 2016, https://arxiv.org/abs/1604.06174
-        channels_last: Whether weights of convolutions, and inputs (B, C, H, W), lie in memory with channels last.
-        compile: A mode of `torch.compile`; None leaves the model as it is. Each shape of a batch is compiled for
-            itself, unless the options say `dynamic`, so that results do not depend on which shapes came before.
+        model: The model. A deep copy is tuned as well, but not compiled.
+        gradient_checkpointing: Globs on names of modules. The outermost matches keep only their inputs for the backward
+            pass and recompute the rest there: the same values, with the same random numbers and buffers. Source: Chen
+            et al. 2016, https://arxiv.org/abs/1604.06174
+        channels_last: Whether to keep weights of convolutions, and inputs (B, C, H, W), in channels-last memory format.
+        compile: A mode of `torch.compile`; None does not compile. Each shape of a batch is compiled separately, unless
+            the options set `dynamic`, so that results do not depend on earlier shapes.
         compile_options: Further arguments of `torch.compile`.
 
     Raises:
-        ModelError: If a glob matches nothing, or something that is not called.
+        ModelError: If a glob matches no module, or one that is never called.
     """
     if gradient_checkpointing and compile is not None and compile_options.get("backend") == "eager":
         raise ModelError(
@@ -68,12 +68,12 @@ def tune(
 
 
 def _compile(model: nn.Module, options: Mapping[str, Any]) -> None:
-    """Compile a model in place; `Module.compile` would leave out what modules of torch do themselves."""
+    """Compile a model in place; unlike `Module.compile`, which skips `forward` of torch's own modules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)
 
-    # How often something is compiled is counted by its code, which models of one process are not to share.
+    # torch counts recompilations by code object, which models of one process must not share.
     call.__code__ = call.__code__.replace()
     model._compiled_call_impl = torch.compile(call, **options)
 
@@ -95,7 +95,7 @@ def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     for name, module in outermost.items():
         if isinstance(module, nn.ModuleList | nn.ModuleDict):
             raise ModelError(
-                f"model.gradient_checkpointing: {name!r} is a {type(module).__name__}, which is not called itself; "
+                f"model.gradient_checkpointing: {name!r} is a {type(module).__name__}, which is never called; "
                 f"write {name}.* for the modules in it"
             )
     return list(outermost.values())
@@ -104,17 +104,17 @@ def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
 def _recomputed(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    how: dict[str, Any] = {}
-    # A compiled one computes on buffers that are not written before the end.
+    options: dict[str, Any] = {}
+    # Compiled code writes buffers only at its end.
     if not torch.compiler.is_compiling():
         buffers = list(module.buffers())
         if module.training and buffers:
-            how["context_fn"] = functools.partial(_contexts, buffers)
-    return checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
+            options["context_fn"] = functools.partial(_contexts, buffers)
+    return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
 
 def _contexts(buffers: list[Tensor]) -> tuple[Any, Any]:
-    """Return the contexts of the two computations: in the second one, buffers are as before the first."""
+    """Return contexts for both computations; the second one restores the buffers as before the first."""
     return contextlib.nullcontext(), _with_values(buffers, [buffer.clone() for buffer in buffers])
 
 
@@ -130,7 +130,7 @@ def _with_values(buffers: list[Tensor], values: list[Tensor]) -> Iterator[None]:
 
 def _set(buffers: list[Tensor], values: list[Tensor]) -> None:
     for buffer, value in zip(buffers, values, strict=True):
-        buffer.data.copy_(value)  # what autograd has saved of it is not touched by that
+        buffer.data.copy_(value)  # without invalidating what autograd saved
 
 
 def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -155,14 +155,14 @@ def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def cast(model: nn.Module, dtype: str) -> tuple[int, int]:
-    """Cast the weights of a model that is not trained any more, which takes and returns float32 as before.
+    """Cast the weights of a trained model in place; it still takes and returns float32.
 
     Args:
-        model: The model, changed in place.
+        model: The model.
         dtype: `float16` or `bfloat16`.
 
     Returns:
-        The bytes of its weights before and after.
+        Size of its parameters and buffers before and after, bytes.
     """
     kind = getattr(torch, dtype)
     before = _num_bytes(model)
@@ -181,10 +181,15 @@ def _floats_as(value: Any, dtype: torch.dtype) -> Any:
 
 
 def check_compile(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Refuse options that `torch.compile` does not take, and a backend that cannot work here.
+    """Reject options that `torch.compile` does not take, and backends that cannot work on this machine.
+
+    Args:
+        mode: `model.compile`; None allows no options.
+        options: `model.compile_options`.
 
     Raises:
-        ModelError, ConfigError: If it is so.
+        ModelError: If the backend is unknown or needs a compiler or package that is missing.
+        ConfigError: If `torch.compile` does not take an option.
     """
     if mode is None:
         if options:
@@ -208,8 +213,8 @@ def _check_compiler() -> None:
     compiler = os.environ.get("CXX") or usual
     if shutil.which(compiler.split()[0]) is None:
         raise ModelError(
-            f"model.compile: torch.compile needs a C++ compiler, and there is no {compiler}; install one (CXX may name "
-            "it), or write model.compile_options.backend=aot_eager"
+            f"model.compile: torch.compile needs a C++ compiler, but there is no {compiler}; install one (or name it "
+            "in CXX), or write model.compile_options.backend=aot_eager"
         )
     if torch.cuda.is_available() and importlib.util.find_spec("triton") is None:
         raise ModelError(
@@ -220,7 +225,7 @@ def _check_compiler() -> None:
 
 @contextlib.contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Let a compiled model, and compiled modules of it, compute without `torch.compile`, as for a few samples."""
+    """Run a compiled model, and compiled modules in it, without `torch.compile`, for a few samples."""
     compiled = {module: module._compiled_call_impl for module in model.modules() if module._compiled_call_impl}
     for module in compiled:
         module._compiled_call_impl = None

@@ -1,4 +1,4 @@
-"""Putting weights into a model that may differ from the one they were saved of. Without Sacred."""
+"""Loading of weights into a model that may differ from the one that saved them, without Sacred."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ingredients.models.compiled import load_plain_state_dict, plain_names, plai
 
 __all__ = ["WeightsReport", "check_rename", "load_weights_into", "rename"]
 
-# Names shown of each kind, where a message or the log lists them.
+# Names of each kind that a message or the log shows.
 _NUM_SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightsReport:
-    """Match of the weights in a file with a model.
+    """Comparison of the weights in a file with a model.
 
     Attributes:
-        loaded: Names in both, of the same shape.
-        missing: Names of the model that the file lacks.
-        unexpected: Names of the file that the model lacks.
-        reshaped: Names in both, of another shape: that of the file, and that of the model.
+        loaded: Names in both with the same shape.
+        missing: Names in the model only.
+        unexpected: Names in the file only.
+        reshaped: Names in both with different shapes, with the shape in the file and that in the model.
     """
 
     loaded: tuple[str, ...]
@@ -36,7 +36,12 @@ class WeightsReport:
 
     @classmethod
     def of(cls, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> WeightsReport:
-        """Compare the state dict of a file with that of a model, both with plain names."""
+        """Compare state dicts with plain names.
+
+        Args:
+            theirs: State dict of the file.
+            mine: State dict of the model.
+        """
         shared = [name for name in mine if name in theirs]
         reshaped = {
             name: (_shape(theirs[name]), _shape(mine[name]))
@@ -56,20 +61,24 @@ class WeightsReport:
         return not (self.missing or self.unexpected or self.reshaped)
 
     def differences(self) -> list[str]:
-        """Return a line for each kind of difference, with the first names of it."""
+        """Return a line for each kind of difference, with its first names."""
         reshaped = [f"{name} {theirs} there, {mine} here" for name, (theirs, mine) in self.reshaped.items()]
         kinds = (("of another shape", reshaped), ("missing there", self.missing), ("unexpected", self.unexpected))
         return [f"{kind}: {_listed(names)}" for kind, names in kinds if names]
 
     def describe(self, source: str) -> str:
-        """Return the report as the log shows it: one line, and one for each kind of difference."""
+        """Return the report for the log: a line of counts, and a line for each kind of difference.
+
+        Args:
+            source: The setting or path of the weights.
+        """
         total = len(self.loaded) + len(self.missing) + len(self.reshaped)
         left = ", the others stay as initialised" if self.missing or self.reshaped else ""
         first = f"weights of {source}: loaded {len(self.loaded)} of the model's {total} tensors{left}"
         return "\n  ".join([first, *self.differences()])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as a run's info keeps it."""
+        """Return the report for the info of a run."""
         reshaped = [{"name": name, "there": there, "here": here} for name, (there, here) in self.reshaped.items()]
         lists = {"loaded": self.loaded, "missing": self.missing, "unexpected": self.unexpected}
         return {**{name: list(names) for name, names in lists.items()}, "reshaped": reshaped}
@@ -85,12 +94,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_rename(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], str]]:
-    """Return the rules of `model.rename`, compiled.
+    """Check `model.rename`, and return its compiled rules.
+
+    Args:
+        rules: Entries `{match: REGEX, to: TEXT}`.
 
     Raises:
-        ModelError: If one is not of the form `{match: REGEX, to: TEXT}`, or its expression is none.
+        ModelError: If an entry has another form, or its regular expression is invalid.
     """
-    found = []
+    compiled = []
     for rule in rules:
         is_rule = isinstance(rule, Mapping) and rule.keys() == {"match", "to"}
         if not is_rule or not all(isinstance(value, str) for value in rule.values()):
@@ -99,20 +111,22 @@ def check_rename(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], str]]:
             pattern = re.compile(rule["match"])
             pattern.sub(rule["to"], "")
         except (re.error, IndexError) as error:
-            raise ModelError(f"model.rename: got {dict(rule)!r}, which is no regular expression: {error}") from error
-        found.append((pattern, rule["to"]))
-    return found
+            raise ModelError(
+                f"model.rename: got {dict(rule)!r}, which is not a valid regular expression: {error}"
+            ) from error
+        compiled.append((pattern, rule["to"]))
+    return compiled
 
 
 def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict[str, Any]:
-    r"""Return a state dict with other names: each rule in turn replaces what it matches, as `re.sub` does.
+    r"""Rename the entries of a state dict by regular expressions, one rule after the other, as `re.sub` does.
 
     Args:
         state: The state dict.
         rules: Mappings with `match`, a regular expression, and `to`, which may refer to its groups as `\1`.
 
     Raises:
-        ModelError: If a rule is none, matches no name, or gives two entries the same name.
+        ModelError: If a rule is invalid, matches no name, or gives two entries the same name.
     """
     names = {name: name for name in state}
     for pattern, text in check_rename(rules):
@@ -132,23 +146,26 @@ def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict
 
 
 def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: bool, source: str) -> WeightsReport:
-    """Load a state dict into a model, and return what fitted.
+    """Load a state dict into a model.
 
     Args:
-        model: The model, compiled or not; it stays as it was if the weights are refused.
+        model: The model, compiled or not; unchanged if the weights are rejected.
         state: The state dict.
-        strict: Whether names and shapes must all be the same. Otherwise what differs stays as initialised.
-        source: Where the weights come from, for messages.
+        strict: Whether all names and shapes must match. Otherwise tensors that differ stay as initialised.
+        source: Setting or path of the weights, for messages.
+
+    Returns:
+        A report of what was loaded and what differs.
 
     Raises:
-        ModelError: If they differ in a name or a shape and `strict`, or nothing of them fits.
+        ModelError: If a name or a shape differs and `strict`, or nothing fits.
     """
     theirs, mine = plain_names(state), plain_state_dict(model)
     report = WeightsReport.of(theirs, mine)
     if strict and not report.is_exact:
         raise ModelError(
             f"model.weights: {source} does not fit this model ({'; '.join(report.differences())}); load what fits with "
-            "model.strict=False, or give its names in the file with model.rename"
+            "model.strict=False, or rename the entries of the file with model.rename"
         )
     if not report.loaded:
         raise ModelError(

@@ -365,17 +365,17 @@ def test_implementation_is_that_of_every_group(model, name, implementation, flag
         (
             "Adadelta",
             {"implementation": "fused"},
-            "optimizer.implementation: Adadelta has no fused one; it has for_loop, foreach",
+            "optimizer.implementation: Adadelta has no fused implementation; it has for_loop, foreach",
         ),
         (
             "LBFGS",
             {"implementation": "foreach"},
-            "optimizer.implementation: LBFGS has no foreach one; it has for_loop",
+            "optimizer.implementation: LBFGS has no foreach implementation; it has for_loop",
         ),
         (
             "SGD",
             {"implementation": "foreach", "options": {"fused": True}},
-            "optimizer: got implementation and options.fused, which set the same thing",
+            "optimizer: implementation and options.fused set the same thing",
         ),
     ],
 )

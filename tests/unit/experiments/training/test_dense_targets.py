@@ -81,6 +81,6 @@ def test_samples_of_any_structure_have_no_usual_loss():
     with pytest.raises(DataError, match="the predictions for data of the task custom are no table"):
         record_predictions(None, {"predictions": torch.zeros(4)}, data)
     with pytest.raises(
-        LossError, match=r"loss.name: got None, but data of the task custom have no usual loss; name one"
+        LossError, match=r"loss.name: got None, but there is no default for the task custom; set loss.name"
     ):
         build_loss(None, {}, None, data, CPU)

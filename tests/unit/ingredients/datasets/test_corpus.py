@@ -70,5 +70,5 @@ def test_what_is_no_text_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"text\.path=.*nowhere\.txt: cannot be read \(No such file"):
         read_text(str(tmp_path / "nowhere.txt"))
     (tmp_path / "latin.txt").write_bytes("höre".encode("latin-1"))
-    with pytest.raises(DataError, match=r"is no text in UTF-8 \(invalid .* at byte 1\)"):
+    with pytest.raises(DataError, match=r"is not UTF-8 \(invalid .* at byte 1\)"):
         read_text(str(tmp_path))

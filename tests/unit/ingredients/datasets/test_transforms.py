@@ -198,7 +198,7 @@ def test_transform_that_cannot_be_is_refused_before_there_is_data(transforms, er
     ("source", "transforms", "message"),
     [
         (Source(np.ones((40, 3), np.float32), np.arange(40) % 2), ["flip"], r"got inputs of shape \(3,\) and the task"),
-        (masks(), ["mixup"], "mixup mixes targets, and masks have a class a place"),
+        (masks(), ["mixup"], "mixup mixes targets, but masks have a class for each pixel"),
         (images(), [{"name": "center_crop", "size": 9}], "data.transforms.center_crop.size: got 9, expected 1 to 8"),
     ],
 )

@@ -178,9 +178,7 @@ def test_class_weights_of_wrong_length_raise(three):
 
 
 def test_class_weights_and_option_weight_together_raise(three):
-    with pytest.raises(
-        LossError, match=r"got class_weights and options.weight, which set the same thing; give only one of them"
-    ):
+    with pytest.raises(LossError, match=r"class_weights and options.weight set the same thing; give only one"):
         build(three, options={"weight": [1, 2, 3]}, class_weights="balanced")
 
 
@@ -380,7 +378,7 @@ def test_check_loss_of_a_model_that_returns_a_tuple_raises(three):
 def test_check_loss_that_is_not_finite_raises(three):
     model = nn.Linear(4, 3)
     nn.init.constant_(model.weight, float("inf"))
-    with pytest.raises(LossError, match=r"loss: is nan before the first step; look for infinite inputs"):
+    with pytest.raises(LossError, match=r"loss: is nan before the first step; check inputs, targets"):
         check_loss(build(three), model, three)
 
 

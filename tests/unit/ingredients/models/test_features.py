@@ -64,7 +64,7 @@ def test_layers_that_are_not_there_or_not_called_are_refused(net):
         make_feature_extractor(net, {"body.frist": "x"})
     with pytest.raises(ModelError, match=r"has no layer 'q'; there are: body, body.first"):
         make_feature_extractor(net, {"q": "x"})
-    with pytest.raises(ModelError, match="got the names x, x; expected another one for each layer"):
+    with pytest.raises(ModelError, match="got the names x, x; expected a different one for each layer"):
         make_feature_extractor(net, {"head": "x", "body": "x"})
     with pytest.raises(ModelError, match="the model did not call spare for this input"):
         make_feature_extractor(net, {"spare": "x"})(torch.randn(2, 4))

@@ -106,7 +106,7 @@ def test_cnn_without_widths_raises():
 
 
 def test_cnn_with_more_stages_than_the_image_has_halves_raises():
-    with pytest.raises(ValueError, match="5 stages halve images of 8x8 pixels away; give fewer widths"):
+    with pytest.raises(ValueError, match="5 stages halve images of 8x8 pixels to nothing; give fewer widths"):
         CNN(IMAGE, 2, widths=[4] * 5)
 
 

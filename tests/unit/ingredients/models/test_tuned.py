@@ -138,7 +138,7 @@ def test_copy_of_a_model_recomputes_by_itself(model):
     ("globs", "message"),
     [
         (["blocks.*"], r"model.gradient_checkpointing: 'blocks.\*' matches no module; there are 0, 0.0, 1"),
-        (["0"], r"model.gradient_checkpointing: '0' is a ModuleList, which is not called itself; write 0.\* for"),
+        (["0"], r"model.gradient_checkpointing: '0' is a ModuleList, which is never called; write 0.\* for"),
     ],
 )
 def test_globs_that_match_nothing_to_call_are_refused(globs, message):
@@ -239,7 +239,7 @@ def test_compile_without_a_compiler_is_refused_in_a_sentence(monkeypatch, tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     assert shutil.which("g++") is None
-    with pytest.raises(ModelError, match=r"model.compile: torch.compile needs a C\+\+ compiler, and there is no "):
+    with pytest.raises(ModelError, match=r"model.compile: torch.compile needs a C\+\+ compiler, but there is no "):
         check_compile("default", {})
     check_compile("default", {"backend": "aot_eager"})
     monkeypatch.setenv("CXX", "/nowhere/mycc -O2")
