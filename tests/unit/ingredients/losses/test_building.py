@@ -439,8 +439,8 @@ def test_own_loss_over_data_of_any_structure_joins_samples_as_it_says():
         ({"a": 3}, "loss.parts: got 3; expected a mapping"),
         ({"a": {"nmae": "focal"}}, "loss.parts: got nmae; expected"),
         ({"loss": {}}, "the name 'loss'"),
-        ({"a": {}, "b": {"class_weights": "balanced"}}, "join the samples of a batch in different ways"),
-        ({"a": {}, "b": {"options": {"reduction": "sum"}}}, "join the samples of a batch in different ways"),
+        ({"a": {}, "b": {"class_weights": "balanced"}}, "reduce a batch in different ways"),
+        ({"a": {}, "b": {"options": {"reduction": "sum"}}}, "reduce a batch in different ways"),
     ],
 )
 def test_several_losses_that_do_not_go_together_raise(three, parts, message):

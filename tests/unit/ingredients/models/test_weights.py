@@ -89,8 +89,8 @@ def test_rename_replaces_in_turn():
     ("rule", "message"),
     [
         ({"match": "^bakcbone", "to": ""}, r"'\^bakcbone' matches no name in the file; it has: backbone.a, b"),
-        ({"match": "(", "to": ""}, r"no regular expression"),
-        ({"match": "b", "to": r"\1"}, r"no regular expression: invalid group reference"),
+        ({"match": "(", "to": ""}, r"not a valid regular expression"),
+        ({"match": "b", "to": r"\1"}, r"not a valid regular expression: invalid group reference"),
         ({"match": "b"}, r"expected an entry like \{match"),
         ({"match": "b", "to": 1}, r"expected an entry like \{match"),
         ("b", r"expected an entry like \{match"),
