@@ -386,6 +386,8 @@ def test_implementation_that_there_is_not_is_refused(model, name, settings, mess
 
 def test_optimizer_of_bitsandbytes_names_the_extra_where_that_is_not_installed(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    message = r"optimizer.name=bitsandbytes.optim.AdamW8bit needs the package 'bitsandbytes', .* 'sacristan\[bitsandbytes\]'"
+    message = (
+        r"optimizer.name=bitsandbytes.optim.AdamW8bit needs the package 'bitsandbytes', .* 'sacristan\[bitsandbytes\]'"
+    )
     with pytest.raises(MissingDependencyError, match=message):
         build_optimizer(model, "bitsandbytes.optim.AdamW8bit", 0.1)

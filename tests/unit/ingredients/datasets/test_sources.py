@@ -150,7 +150,9 @@ def test_path_in_the_home_folder_is_found(tmp_path, monkeypatch):
 
 
 def test_torchvision_without_the_package_names_the_extra():
-    with pytest.raises(MissingDependencyError, match=r"torchvision:MNIST needs .* pip install 'sacristan\[torchvision\]'"):
+    with pytest.raises(
+        MissingDependencyError, match=r"torchvision:MNIST needs .* pip install 'sacristan\[torchvision\]'"
+    ):
         load_source("torchvision:MNIST")
 
 

@@ -157,7 +157,9 @@ def test_model_of_a_dotted_path_to_nothing_raises(name, message):
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
 def test_model_of_torchvision_without_it_raises_with_the_extra():
-    message = r"torchvision:resnet18 needs the package 'torchvision', which is not installed; .*'sacristan\[torchvision\]'"
+    message = (
+        r"torchvision:resnet18 needs the package 'torchvision', which is not installed; .*'sacristan\[torchvision\]'"
+    )
     with pytest.raises(MissingDependencyError, match=message):
         build("torchvision:resnet18")
 
