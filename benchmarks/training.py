@@ -194,7 +194,7 @@ def task_of(parts):
     """Return the loss as `fit` takes it: of classes, or of a task with targets of its own kind."""
     if not isinstance(parts.criterion, TokenLoss):
         return Loss(parts.criterion, "classes", 10)
-    from experiments.training.tasks import Task
+    from experiments.training.trainer import Task
 
     class NextToken(Task):
         def loss(self, model, batch):

@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     from experiments.training.callbacks import Callback
     from experiments.training.cases import cases_table
     from experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
-    from experiments.training.metrics import RunningMetrics
+    from experiments.training.meters import RunningMetrics
     from experiments.training.monitor import Monitor
-    from experiments.training.tasks import Supervised, Task
-    from experiments.training.trainer import Trainer
+    from experiments.training.tasks import Supervised
+    from experiments.training.trainer import Task, Trainer
 else:
     _HOMES = {
         "Callback": "experiments.training.callbacks",
         "FitResult": "experiments.training.loop",
         "Monitor": "experiments.training.monitor",
-        "RunningMetrics": "experiments.training.metrics",
+        "RunningMetrics": "experiments.training.meters",
         "Supervised": "experiments.training.tasks",
-        "Task": "experiments.training.tasks",
+        "Task": "experiments.training.trainer",
         "Trainer": "experiments.training.trainer",
         "cases_table": "experiments.training.cases",
         "evaluate": "experiments.training.loop",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from experiments.training.callbacks import Callback
-    from experiments.training.tasks import Task
+    from experiments.training.trainer import Task
     from ingredients.datasets.fitted import Preparation
 
 __all__ = ["ex", "gan"]
@@ -143,8 +143,7 @@ def make_task(_config: Map) -> Task:
     """Return the task: several steps of the critic, one of the generator."""
     import torch
 
-    from experiments.training.tasks import Task
-    from experiments.training.trainer import Trainer
+    from experiments.training.trainer import Task, Trainer
 
     class Adversarial(Task):
         """Batches are (images, labels); labels are not looked at."""

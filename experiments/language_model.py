@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from experiments.training.tasks import Task
+    from experiments.training.trainer import Task
     from ingredients.datasets.batches import Data
     from ingredients.datasets.splitting import Split
     from ingredients.models.gpt import GPT
@@ -197,7 +197,7 @@ def make_task(characters: float) -> Task:
     from torch.nn.functional import cross_entropy
 
     from experiments.training.meters import Means
-    from experiments.training.tasks import Task
+    from experiments.training.trainer import Task
 
     class Perplexed(Means):
         """The means of loss and bits, and the perplexity of all bytes together."""

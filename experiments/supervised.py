@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from experiments.training.callbacks import Callback
-    from experiments.training.tasks import Task
+    from experiments.training.trainer import Task
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
     from ingredients.precision.mixed_precision import MixedPrecision

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from experiments.training.callbacks import Callback
 from experiments.training.loop import evaluate, fit, predict
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Data
 from ingredients.datasets.epochs import TensorBatches

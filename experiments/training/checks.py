@@ -1,4 +1,4 @@
-"""Checks before the first step that the parts of a training fit together."""
+"""Checks before the first step: that the parts of a training fit together, and that several processes can do it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from torch import Tensor, nn
 
 from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
-from experiments.training.tasks import Supervised, Task
+from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
 from ingredients.datasets.batches import Data
-from ingredients.errors import ConfigError, ModelError
+from ingredients.errors import ConfigError, LossError, ModelError
 from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
-from ingredients.models.freezing import is_held_in_eval
+from ingredients.models.freezing import freezings_of, is_held_in_eval
+from ingredients.precision.closures import recomputes_loss
+from ingredients.precision.mixed_precision import parameters_of
+from ingredients.ranks.group import Ranks, current
 
-__all__ = ["check_parts"]
+__all__ = ["check_parts", "check_ranked"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,20 +31,19 @@ _SQUASHED = (
 )
 
 
-def check_parts(trainer: Trainer, task: Task, monitor: Monitor, added: Sequence[str]) -> None:
-    """Refuse, before the first step, what would fail or surprise later.
+def check_parts(trainer: Trainer, monitor: Monitor, added: Sequence[str]) -> None:
+    """Check, before the first step, that the parts of a training fit together.
 
     Args:
         trainer: The training.
-        task: Its task.
         monitor: Its monitor.
         added: Names of metrics that callbacks add to those of the task.
 
     Raises:
         LabError: If the parts do not fit together.
     """
-    trainer.check_optimizers()
-    data = trainer.data
+    _check_optimizers(trainer)
+    task, data = trainer.task, trainer.data
     if not data.val.num_samples and monitor.patience is not None:
         raise ConfigError(
             "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
@@ -55,6 +57,26 @@ def check_parts(trainer: Trainer, task: Task, monitor: Monitor, added: Sequence[
         monitor.check(measured)
     for schedule in trainer.schedules.values():
         schedule.check(measured)
+
+
+def _check_optimizers(trainer: Trainer) -> None:
+    """Reject optimizers that leave out parameters of the task, and several for one ordinary step."""
+    task, optimizers = trainer.task, trainer.optimizers
+    if not trainer.steps_itself and list(optimizers) != [""]:
+        raise ConfigError(
+            f"optimizer: got {', '.join(optimizers) or 'none'} by name, expected one optimizer; "
+            f"{type(task).__name__} takes more only if it writes its own method step(trainer, group)"
+        )
+    unknown = trainer.schedules.keys() - optimizers.keys()
+    if unknown:
+        raise ConfigError(f"scheduler: got {', '.join(sorted(unknown))}, for which there is no optimizer")
+    held = {id(parameter) for optimizer in optimizers.values() for parameter in parameters_of(optimizer)}
+    left = [name for name, parameter in task.parameters.items() if id(parameter) not in held]
+    if left:
+        raise LossError(
+            f"loss: {type(task.module).__name__} has parameters of its own ({', '.join(left)}) that the "
+            "optimizer does not have; give it the loss, too: make_optimizer(network, criterion)"
+        )
 
 
 def _tell_twice_squashed(model: nn.Module, loss: nn.Module) -> None:
@@ -106,3 +128,69 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
         which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
         of_rank = f" for one of {size} processes" if size > 1 else ""
         raise ModelError(f"{which} training batch holds one sample{of_rank}, which {refusing[0]} cannot take; {remedy}")
+
+
+def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: str) -> None:
+    """Reject, before the first step, a training that several processes cannot do together.
+
+    Args:
+        trainer: The training.
+        ranks: The processes that its data are made for.
+        average: The setting `training.average`.
+        on_nan: The setting `training.on_nan`.
+
+    Raises:
+        ConfigError: If they cannot; the message says why.
+    """
+    task = trainer.task
+    joined = current().size
+    if ranks.size != joined:
+        raise ConfigError(
+            f"distributed: {joined} processes train together, but the data are for {ranks.size}; make them by "
+            "data.make_data, which gives each process its share"
+        )
+    if any(isinstance(module, nn.DataParallel) for module in trainer.model.modules()):
+        raise ConfigError(
+            "model: got nn.DataParallel, whose threads share one interpreter, and which copies the model in each step; "
+            "start a process for each GPU in its place: torchrun --nproc-per-node N"
+        )
+    if joined == 1:
+        return
+    data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
+    reasons = {
+        f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
+        f"{type(optimizer).__name__} recomputes its loss": optimizer is not None and recomputes_loss(optimizer),
+        "the loss has parameters or statistics of its own": task.is_changed_by_training,
+        f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
+        "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
+        "training.average=swa measures batches of one process": average == "swa",
+        f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
+        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
+    }
+    if ranks.options["shard"]:
+        reasons |= {
+            "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
+            "distributed.shard splits what training.average averages": average is not None,
+            "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
+            "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
+                map(is_held_in_eval, trainer.model.modules())
+            ),
+        }
+    refused = [reason for reason, applies in reasons.items() if applies]
+    if refused:
+        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; train in one process")
+    if (
+        0 < data.val.num_samples < ranks.size
+        and getattr(getattr(task, "criterion", None), "measures", None) is not None
+    ):
+        raise ConfigError(
+            f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
+            "one for each; start fewer processes"
+        )
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    kinds = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
+    return any(isinstance(module, kinds) for module in model.modules())

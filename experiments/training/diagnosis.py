@@ -1,8 +1,8 @@
-"""Diagnosis of a step that was not finite: repeat it while watching each module, operation and gradient.
+"""The cause of a step that was not finite: `diagnose` repeats the step and watches modules, operations and gradients.
 
-Forward, a module is to blame whose inputs are finite and whose outputs are not; backward, an operation whose incoming
-gradients are finite and whose outgoing ones are not. Operations belong to the innermost module that ran them. Where the
-first NaN was made of infinite values, what made those is named.
+Forward, the cause is a module whose inputs are finite and whose outputs are not; backward, an operation whose incoming
+gradients are finite and whose outgoing ones are not. Operations belong to the innermost module that ran them. If
+infinite values led to the first NaN, their origin is the cause.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import sys
 import traceback
 import warnings
@@ -26,28 +27,28 @@ from ingredients.datasets.structure import tensors_of
 from ingredients.models.compiled import plain_name
 from observers.record.safe_paths import shown_path
 
-__all__ = ["Finding", "diagnose", "non_finite_gradients", "take_step"]
+__all__ = ["Finding", "diagnose", "non_finite_gradients", "non_finite_parameters"]
 
-# Of operations that leave memory as it was found, or are asked for such values.
-_NO_MAKERS = ("empty", "full", "new_", "detach", "lift")
-# Masks are made of infinite values.
-_OF_MASKS = "masked_fill"
+# Operations that do not compute: they return memory as it is, or values as asked.
+_NOT_COMPUTING = ("empty", "full", "new_", "detach", "lift")
+# Masks are infinite on purpose.
+_MASKING = "masked_fill"
 _TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Cause of a step that was not finite.
+    """The cause of a step that was not finite.
 
     Attributes:
         phase: `data`, `weights` (they were not finite before), `forward`, `loss`, `backward` or `optimizer`.
-        value: `nan` or `inf`: the first of them that was made.
+        value: `nan` or `inf`, whichever appeared first.
         module: Dotted name of the module; `loss` and `loss.NAME` of the loss's, None outside of any.
         kind: Class of the module.
-        tensor: Which tensor: `output`, `gradient of NAME`, a parameter, or the part of the batch.
+        tensor: The tensor: `output`, `gradient of NAME`, a parameter, or the part of the batch.
         operation: Name of the operation, such as `aten.log` or `LogBackward0`; None where it is not known.
         site: File, line and function that ran it.
-        samples: Places of the samples in their batch that are not finite, of data.
+        samples: Places of the bad samples in their batch, of data.
     """
 
     phase: str
@@ -61,7 +62,6 @@ class Finding:
 
     def __str__(self) -> str:
         """Return it as a sentence's part, such as `forward of head (Linear): aten.mul made its output nan`."""
-        where = f"{self.module} ({self.kind})" if self.module and self.kind else self.module or "the step"
         if self.phase == "data":
             shown = ", ".join(map(str, self.samples[:8])) + (", ..." if len(self.samples) > 8 else "")
             return f"data: {self.tensor} of the batch hold {self.value}" + (f", samples {shown}" if shown else "")
@@ -69,21 +69,25 @@ class Finding:
             return f"weights: {self.tensor} was {self.value} before the step"
         if self.phase == "optimizer":
             return f"optimizer: its step made {self.tensor} {self.value}; loss and gradients are finite"
-        beginning = "loss" if self.phase == "loss" else f"{self.phase} of {where}"
-        if self.phase == "loss" and self.module:
-            beginning += f" ({where})"
         if self.phase == "forward" and self.operation is None:
             return (
-                f"{beginning}: {self.tensor or 'a value'} is {self.value}, by no operation of torch; what writes to "
+                f"{self._where}: {self.tensor or 'a value'} is {self.value}, by no operation of torch; what writes to "
                 "its memory by other means, such as NumPy, leaves no line to name"
             )
         site = f", at {self.site}" if self.site else ""
-        return f"{beginning}: {self.operation or 'it'} made {self.tensor or 'a value'} {self.value}{site}"
+        return f"{self._where}: {self.operation or 'it'} made {self.tensor or 'a value'} {self.value}{site}"
+
+    @property
+    def _where(self) -> str:
+        module = f"{self.module} ({self.kind})" if self.module and self.kind else self.module
+        if self.phase == "loss":
+            return f"loss ({module})" if module else "loss"
+        return f"{self.phase} of {module or 'the step'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    """Flags of the values that are not finite."""
+    """The kinds of values that are not finite among some tensors."""
 
     nan: bool = False
     inf: bool = False
@@ -97,20 +101,33 @@ class _Flags:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Made:
-    """A module, an operation or a node of the graph, and what it took and gave."""
+class _Call:
+    """A call of a module, an operation or a node of the graph."""
 
     name: str
     owner: str | None
-    taken: _Flags
-    given: _Flags
+    inputs: _Flags
+    outputs: _Flags
     site: str | None = None
     tensor: str | None = None
 
 
-def take_step(trainer: Trainer, group: Sequence[Any]) -> tuple[Tensor | None, bool]:
-    """Let the training take one step, and return its loss, and whether the sole optimizer stepped; gradients stay."""
-    return trainer.bound_step()(list(group))
+def non_finite_parameters(*modules: nn.Module) -> list[str]:
+    """Return the names of parameters that hold NaN or an infinity; waits for the device once if there are none.
+
+    Args:
+        modules: Such as the model and the module of its loss.
+    """
+    all_named = itertools.chain.from_iterable(module.named_parameters() for module in modules)
+    named = [(plain_name(name), p.detach()) for name, p in all_named if p.is_floating_point() or p.is_complex()]
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for _, parameter in named:
+        # A sum costs an eighth of looking at each number, and is not finite if one of them is not.
+        total = parameter.sum(dtype=torch.promote_types(parameter.dtype, torch.float32))
+        by_device.setdefault(parameter.device, []).append(total.isfinite())
+    if all(torch.stack(finite).all() for finite in by_device.values()):
+        return []
+    return [name for name, parameter in named if not parameter.isfinite().all()]
 
 
 def non_finite_gradients(trainer: Trainer) -> list[str]:
@@ -119,18 +136,21 @@ def non_finite_gradients(trainer: Trainer) -> list[str]:
 
 
 def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Tensor | None]:
-    """Take one step under anomaly detection, and return what made it not finite, and its loss; None if nothing did.
+    """Take one step under anomaly detection, with hooks on every module, operation and gradient.
 
     Args:
         trainer: The training, in the state from before the step.
         group: The micro-batches of the step.
+
+    Returns:
+        The cause, None if all was finite; and the loss, None if the weights were not finite before the step.
     """
     of_weights = _in_weights(trainer, "weights")
     if of_weights is not None:
         return of_weights, None
     watch = _Watch(trainer)
     with watch.watching():
-        loss, _ = take_step(trainer, group)
+        loss, _ = trainer.bound_step()(list(group))
     loss = trainer.batch_loss if loss is None else loss  # a callback may have left the step out
     return _concluded(trainer, group, watch, loss), loss
 
@@ -138,17 +158,16 @@ def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Te
 def _concluded(trainer: Trainer, group: Sequence[Any], watch: _Watch, loss: Tensor | None) -> Finding | None:
     losses = [*watch.losses, _flags([loss])]
     if any(flags.value for flags in losses):
-        return _of_forward(trainer, group, watch, "nan" if any(flags.nan for flags in losses) else "inf")
-    named = _named(trainer)
+        return _of_forward(group, watch, "nan" if any(flags.nan for flags in losses) else "inf")
     bad = non_finite_gradients(trainer)
     if bad and trainer.amp.dtype != "float16":
+        named = _named(trainer)
         value = "nan" if _flags(named[name].grad for name in bad).nan else "inf"
         return _of_backward(trainer, watch, value, bad)
     return _in_weights(trainer, "optimizer")
 
 
 def _in_weights(trainer: Trainer, phase: str) -> Finding | None:
-    """Return what of the weights is not finite."""
     for name, parameter in _named(trainer).items():
         value = _flags([parameter]).value
         if value is not None:
@@ -156,54 +175,43 @@ def _in_weights(trainer: Trainer, phase: str) -> Finding | None:
     return None
 
 
-def _of_forward(trainer: Trainer, group: Sequence[Any], watch: _Watch, value: str) -> Finding:
-    made = _first_maker(watch.calls, value)
-    data = _in_data(group)
-    source = made or _first_maker(watch.operations, value)
-    if source is not None and source.taken.inf and value == "nan":
-        # NaN of infinite values: what made those is to blame.
+def _of_forward(group: Sequence[Any], watch: _Watch, value: str) -> Finding:
+    call, data = _first_maker(watch.calls, value), _in_data(group)
+    source = call or _first_maker(watch.operations, value)
+    if source is not None and source.inputs.inf and value == "nan":
         of_inf = _first_maker(watch.calls, "inf")
-        if of_inf is not None:
-            made, value = of_inf, "inf"
-        elif data is not None:
+        if of_inf is None and data is not None:
             return data
-    if made is None and data is not None:
+        call, value = (call, value) if of_inf is None else (of_inf, "inf")
+    if call is None and data is not None:
         return data
-    owner = None if made is None else made.owner
+    owner = None if call is None else call.owner
     operation = _first_maker([each for each in watch.operations if each.owner == owner], value)
     is_loss = owner is None or owner == "loss" or owner.startswith("loss.")
-    return Finding(
-        "loss" if is_loss else "forward",
-        value,
-        owner,
-        watch.kinds.get(owner),
-        "the loss" if is_loss else "its output",
-        None if operation is None else operation.name,
-        None if operation is None else operation.site,
-    )
+    phase, tensor = ("loss", "the loss") if is_loss else ("forward", "its output")
+    name, site = (None, None) if operation is None else (operation.name, operation.site)
+    return Finding(phase, value, owner, watch.kinds.get(owner), tensor, name, site)
 
 
 def _of_backward(trainer: Trainer, watch: _Watch, value: str, bad: Sequence[str]) -> Finding:
-    made = _first_maker(watch.nodes, value)
-    if made is not None and made.taken.inf and value == "nan":
+    node = _first_maker(watch.nodes, value)
+    if node is not None and node.inputs.inf and value == "nan":
         of_inf = _first_maker(watch.nodes, "inf")
-        made, value = (made, value) if of_inf is None else (of_inf, "inf")
-    if made is None:  # such as by a hook on a tensor, between two operations
-        made = next((node for node in watch.nodes if node.taken.has(value)), None)
-    if made is None:
+        node, value = (node, value) if of_inf is None else (of_inf, "inf")
+    if node is None:  # such as by a hook on a tensor, between two operations
+        node = next((node for node in watch.nodes if node.inputs.has(value)), None)
+    if node is None:
         return Finding("backward", value, *_module_of(trainer, bad[0]), tensor=f"the gradient of {bad[0]}")
-    kind = watch.kinds.get(made.owner)
-    where = made.owner or "loss"
-    return Finding("backward", value, where, kind, made.tensor or "a gradient", made.name, made.site)
+    kind = watch.kinds.get(node.owner)
+    return Finding("backward", value, node.owner or "loss", kind, node.tensor or "a gradient", node.name, node.site)
 
 
-def _first_maker(all_made: Iterable[_Made], value: str) -> _Made | None:
-    """Return the first that gave such values and took none."""
-    return next((made for made in all_made if made.given.has(value) and not made.taken.has(value)), None)
+def _first_maker(calls: Iterable[_Call], value: str) -> _Call | None:
+    """Return the first call with such values among its outputs and none among its inputs."""
+    return next((call for call in calls if call.outputs.has(value) and not call.inputs.has(value)), None)
 
 
 def _in_data(group: Sequence[Any]) -> Finding | None:
-    """Return what of the batches is not finite."""
     for batch in group:
         for name, tensor in _named_tensors(batch):
             flags = _flags([tensor])
@@ -225,22 +233,22 @@ def _named_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class _Watch:
-    """Looks at each module, operation and gradient of a step.
+    """Records the modules, operations and gradients of a step.
 
     Attributes:
-        calls: Modules in the order in which they return.
-        operations: Operations that made what is not finite, forward.
-        nodes: Operations backward, in the order in which they run.
-        losses: What the losses were that gradients were asked of.
+        calls: Calls of modules, in the order in which they return.
+        operations: Operations forward that turned finite values into others.
+        nodes: Operations backward that took or gave such values, in order.
+        losses: The losses whose gradients were computed.
         kinds: Classes of modules by name.
         is_backward: Whether gradients are being computed.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self.calls: list[_Made] = []
-        self.operations: list[_Made] = []
-        self.nodes: list[_Made] = []
+        self.calls: list[_Call] = []
+        self.operations: list[_Call] = []
+        self.nodes: list[_Call] = []
         self.losses: list[_Flags] = []
         self.kinds: dict[str | None, str] = {}
         self._stack: list[tuple[str, _Flags]] = []
@@ -259,7 +267,7 @@ class _Watch:
                 stack.callback(module.register_forward_hook(leave).remove)
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
-            # NaN alone would be found by the check of anomaly detection; its traces are what is wanted here.
+            # Anomaly detection gives the traces; its own check finds NaN alone.
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to import
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -269,7 +277,7 @@ class _Watch:
             yield
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self.is_backward:  # modules run again there, where their activations are not kept
+        if not self.is_backward:  # gradient checkpointing runs modules again there
             self._claim((args, kwargs), self._owner)
             self._stack.append((name, _flags(tensors_of((args, kwargs)))))
 
@@ -277,19 +285,19 @@ class _Watch:
         if self.is_backward:
             return
         self._claim(output, name)
-        taken = _Flags()
-        while self._stack:  # one that raised and was caught has not left
-            top, taken = self._stack.pop()
+        inputs = _Flags()
+        while self._stack:  # a module that raised is still on it
+            top, inputs = self._stack.pop()
             if top == name:
                 break
-        self.calls.append(_Made(name, name, taken, _flags(tensors_of(output))))
+        self.calls.append(_Call(name, name, inputs, _flags(tensors_of(output))))
 
     @property
     def _owner(self) -> str | None:
         return self._stack[-1][0] if self._stack else None
 
     def _claim(self, values: Any, owner: str | None) -> None:
-        """Let operations that led to values, and are nobody's yet, be those of a module."""
+        """Assign to a module the operations that led to values and have no owner yet."""
         waiting = [tensor.grad_fn for tensor in tensors_of(values) if tensor.grad_fn is not None]
         while waiting:
             node = waiting.pop()
@@ -297,12 +305,12 @@ class _Watch:
                 self._owners[node] = owner
                 waiting.extend(following for following, _ in node.next_functions if following is not None)
 
-    def ran(self, name: str, taken: _Flags, given: _Flags) -> None:
-        """Note an operation of torch that has run, if it made what is not finite."""
-        made = (given.nan and not taken.nan) or (given.inf and not taken.inf)
-        is_mask = _OF_MASKS in name and not given.nan
-        if made and not is_mask and not any(part in name for part in _NO_MAKERS):
-            self.operations.append(_Made(name.rpartition(".")[0], self._owner, taken, given, _site()))
+    def ran(self, name: str, inputs: _Flags, outputs: _Flags) -> None:
+        """Record an operation of torch if it turned finite values into others."""
+        is_maker = (outputs.nan and not inputs.nan) or (outputs.inf and not inputs.inf)
+        is_mask = _MASKING in name and not outputs.nan
+        if is_maker and not is_mask and not any(part in name for part in _NOT_COMPUTING):
+            self.operations.append(_Call(name.rpartition(".")[0], self._owner, inputs, outputs, _site()))
 
     def _backward(self, original: Any, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         self.losses.append(_flags([loss]))
@@ -310,29 +318,30 @@ class _Watch:
         hooks = [node.register_hook(functools.partial(self._ran_backward, node)) for node in self._owners]
         self.is_backward = True
         try:
-            original(loss)
+            original(loss, *args, **kwargs)
         finally:
             self.is_backward = False
             self._owners.clear()
             for hook in hooks:
                 hook.remove()
 
-    def _ran_backward(self, node: Any, given: Any, taken: Any) -> None:
-        of_inputs, made = _flags(taken), _flags(given)
-        if of_inputs.value is None and made.value is None:
+    def _ran_backward(self, node: Any, outgoing: Any, incoming: Any) -> None:
+        inputs, outputs = _flags(incoming), _flags(outgoing)
+        if inputs.value is None and outputs.value is None:
             return
         tensor = "a gradient"
-        for (following, _), gradient in zip(node.next_functions, given, strict=False):
+        for (following, _), gradient in zip(node.next_functions, outgoing, strict=False):
             if _flags([gradient]).value is not None:
                 name = self._parameters.get(id(getattr(following, "variable", None)))
                 tensor = f"the gradient of {name}" if name else "the gradient of its input"
                 break
         site = _site_of(node.metadata.get("traceback_"))
-        self.nodes.append(_Made(node.name().rpartition("::")[2], self._owners.get(node), of_inputs, made, site, tensor))
+        name, owner = node.name().rpartition("::")[2], self._owners.get(node)
+        self.nodes.append(_Call(name, owner, inputs, outputs, site, tensor))
 
 
 class _Operations(TorchDispatchMode):
-    """Tells a watch of each operation."""
+    """Reports each operation to a watch."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -342,12 +351,12 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._watch.is_backward or func.is_view:
             return func(*args, **kwargs)
-        # What an operation takes is looked at before: it may write there. A number that it writes is its own doing.
+        # Inputs are examined first, as the operation may write to them. A scalar that it writes counts as an output.
         writes = func._schema.is_mutable
-        taken = _flags(one for one in tensors_of((args, kwargs)) if one.ndim or not writes)
-        given = func(*args, **kwargs)
-        self._watch.ran(str(func), taken, _flags(tensors_of(given)))
-        return given
+        inputs = _flags(tensor for tensor in tensors_of((args, kwargs)) if tensor.ndim or not writes)
+        result = func(*args, **kwargs)
+        self._watch.ran(str(func), inputs, _flags(tensors_of(result)))
+        return result
 
 
 def _modules(trainer: Trainer) -> Iterator[tuple[str, nn.Module]]:
@@ -361,7 +370,7 @@ def _modules(trainer: Trainer) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _module_of(trainer: Trainer, parameter: str) -> tuple[str | None, str | None]:
-    """Return name and class of the module that has a parameter."""
+    """Return name and class of the module that owns a parameter."""
     owner = parameter.rpartition(".")[0] or "(model)"
     return owner, next((type(module).__name__ for name, module in _modules(trainer) if name == owner), None)
 
@@ -384,7 +393,7 @@ def _flags(tensors: Iterable[Any]) -> _Flags:
 
 
 def _site() -> str | None:
-    """Return file, line and function outside of torch that is running now."""
+    """Return file, line and function of the innermost caller outside of torch."""
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(_TORCH) and frame.filename != __file__ and "<" not in frame.filename:
             return f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
@@ -392,7 +401,7 @@ def _site() -> str | None:
 
 
 def _site_of(trace: Sequence[str] | None) -> str | None:
-    """Return file, line and function of the last line of a formatted trace that is outside of torch."""
+    """Return file, line and function of the innermost caller outside of torch, from a formatted trace."""
     for line in reversed(trace or ()):
         filename = line.partition('"')[2].partition('"')[0]
         if filename and not filename.startswith(_TORCH) and filename != __file__:

@@ -1,4 +1,4 @@
-"""Passes through a part of the data: what a model measures there, and what it predicts.
+"""Passes through a part of the data: the metrics of a model, and its predictions.
 
 Shapes: N samples in a part of the data, K classes or labels, D target values.
 """
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.meters import Mergeable, Meter
+from experiments.training.meters import Meter
 from experiments.training.modes import evaluating
-from experiments.training.tasks import Task, as_task
+from experiments.training.tasks import as_task
+from experiments.training.trainer import Task
 from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches
 from ingredients.errors import ConfigError
@@ -35,20 +36,20 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and the metrics of a model over a part of the data; empty if the part is.
 
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in. Random numbers
-    come from a stream that begins at the same place each time; the global generators stay where they were.
+    The model computes in evaluation mode; then each module returns to its own mode. Random numbers come from a stream
+    that begins at the same place each time; the global generators stay where they are.
 
     Args:
         model: On the device of the data.
         batches: Such as `data.val` or `data.test`.
         loss: The loss, or the task, that the model was trained with.
         amp: The precision to compute in; float32 without one.
-        inference_mode: Whether to compute in `torch.inference_mode`, and not just without gradients. Tensors that are
-            made meanwhile, and kept, cannot take part in a training afterwards.
+        inference_mode: Whether to compute in `torch.inference_mode`, and not just without gradients. A module cannot
+            train with tensors that it keeps from there.
 
     Returns:
         `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
-        own unit. Each is over all samples together, whatever the size of the batches. Of a task what it measures.
+        own unit. Each is over all samples together, whatever the size of the batches. Of a task its own metrics.
 
     Example:
         metrics = loop.evaluate(network, batches.test, criterion)
@@ -62,9 +63,9 @@ def evaluate(
 def predict(
     model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
 ) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
+    """Return the predictions of a model for `batches`, in their order, on the CPU; targets may be missing.
 
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+    The model computes in evaluation mode; then each module returns to its own mode.
 
     Args:
         model: On the device of the data.
@@ -74,8 +75,8 @@ def predict(
 
     Returns:
         `predictions`: classes (N,), labels (N, K) as 0 and 1, or values (N, D) in the targets' own unit; `targets`
-        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is. Of a task what its
-        `predict` returns.
+        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is. Of a task the values
+        of its `predict`.
 
     Example:
         found = loop.predict(network, batches.test, criterion)
@@ -88,7 +89,7 @@ def predict(
 def evaluate_and_predict(
     model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Return what `evaluate` and what `predict` return, of one pass: the model computes each batch once.
+    """Return the results of `evaluate` and of `predict` from one pass, in which the model computes each batch once.
 
     Args:
         model: On the device of the data.
@@ -114,7 +115,7 @@ def _passed(
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
     meter = task.meter() if measures else None
-    found: list[dict[str, Tensor]] = []
+    outputs: list[dict[str, Tensor]] = []
     ranks = getattr(batches, "ranks", ALONE)
     with look_stream(*ranks.stream), evaluating(*task.modules(model)):
         for batch in batches.epoch():
@@ -123,36 +124,36 @@ def _passed(
             if predicts:
                 with amp.autocast():
                     parts = task.predict(model, batch)
-                found.append({name: part.cpu() for name, part in parts.items()})
+                outputs.append({name: part.cpu() for name, part in parts.items()})
     metrics = {} if meter is None else _computed(meter, ranks)
-    return metrics, _joined(found, ranks)
+    return metrics, _joined(outputs, ranks)
 
 
 def _computed(meter: Meter, ranks: Ranks) -> dict[str, float]:
-    """Return what was measured, by all ranks together."""
+    """Return the metrics of all ranks together."""
     if ranks.size == 1:
         return meter.compute()
-    if not isinstance(meter, Mergeable):
+    if not hasattr(meter, "merge"):
         raise ConfigError(
             f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train in "
             "one process"
         )
     meter.merge(ranks)
-    found = meter.compute()
-    return ranks.from_first(lambda: found)
+    metrics = meter.compute()
+    return ranks.from_first(lambda: metrics)
 
 
-def _joined(found: Sequence[dict[str, Tensor]], ranks: Ranks) -> dict[str, Tensor]:
+def _joined(outputs: Sequence[dict[str, Tensor]], ranks: Ranks) -> dict[str, Tensor]:
     """Return the predictions of all batches, and all ranks, in the order of the samples."""
     if ranks.size > 1:
-        # Of each batch every rank has predicted its share, but for the last ones of a short last batch.
-        shares = itertools.zip_longest(*ranks.gather(found))
-        found = [share for batch in shares for share in batch if share is not None]
-    return {name: torch.cat([parts[name] for parts in found]) for name in (found[0] if found else ())}
+        # Each rank has predicted its share of each batch; a short last batch may have no share for the last ranks.
+        shares = itertools.zip_longest(*ranks.gather(outputs))
+        outputs = [share for batch in shares for share in batch if share is not None]
+    return {name: torch.cat([parts[name] for parts in outputs]) for name in (outputs[0] if outputs else ())}
 
 
 class _Once(nn.Module):
-    """A model that computes a batch once, for however many ask for it, one after the other.
+    """A model that computes each batch once, for a meter and for predictions.
 
     Args:
         model: The model.
@@ -161,11 +162,11 @@ class _Once(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        # The last inputs, and what the model made of them.
+        # The last inputs and outputs.
         self._last: tuple[tuple[Any, ...], Any] | None = None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Return what the model makes of inputs; of the very same ones as the last time, what it made then."""
+        """Return the outputs for inputs; for the same objects as the last time, the last outputs."""
         asked = (*inputs, *itertools.chain(*sorted(options.items())))
         if self._last is not None and [*map(id, self._last[0])] == [*map(id, asked)]:
             return self._last[1]

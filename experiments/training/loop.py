@@ -1,6 +1,6 @@
-"""The training loop, in plain torch: `fit` puts a training together, a `Session` runs it.
+"""The training loop, in plain torch: `fit` puts a training together, a session runs it.
 
-Experiments call `fit`, `evaluate` and `predict`.
+The steps of an epoch are in one function, `_Session._train`. Experiments call `fit`, `evaluate` and `predict`.
 
 Shapes: B samples in a batch, N samples in a part of the data, K classes or labels, D target values.
 """
@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments.running.starting_state import check_left, check_waited
 from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
-from experiments.training.checks import check_parts
-from experiments.training.divergence import DivergenceCheck
+from experiments.training.checks import check_parts, check_ranked
 from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
+from experiments.training.guard import Guard, Recovery
 from experiments.training.monitor import Monitor
-from experiments.training.ranked import RankedSteps, check_ranked
-from experiments.training.recovery import Recovery
-from experiments.training.session import Session, steps_per_epoch
-from experiments.training.speed import Speed
-from experiments.training.tasks import Task, as_task
-from experiments.training.trainer import LogScalar, Ranked, Trainer
-from experiments.training.triage import Triage, replay_if_asked
+from experiments.training.progress import Progress
+from experiments.training.ranked import RankedSteps
+from experiments.training.speed import Speed, Stopwatch
+from experiments.training.step_log import StepLog
+from experiments.training.tasks import as_task
+from experiments.training.trainer import LogScalar, Task, Trainer, grouped
+from experiments.training.triage import replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.training_state import Place
 from ingredients.config.seed import look_stream
-from ingredients.datasets.batches import Data
+from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
@@ -48,7 +46,7 @@ __all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "s
 
 @dataclasses.dataclass
 class FitResult:
-    """Result of a training.
+    """The outcome of a training.
 
     Attributes:
         epochs: Epochs completed.
@@ -64,7 +62,7 @@ class FitResult:
     best_epoch: int = 0
     best: float = math.nan
     stopped_early: bool = False
-    # No part of what a training comes to: resumed, it is the same training.
+    # Not compared: a resumed training has the same outcome at another speed.
     speed: Speed | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
@@ -143,76 +141,53 @@ def fit(
         result = loop.fit(network, batches, criterion, opt, log=_run.log_scalar, **training)
         print(result.best_epoch, result.best)
     """
-    amp = amp or MixedPrecision(next(model.parameters()).device)
-    task = as_task(loss)
-    trainer = Trainer(model, task, data, _by_name(optimizer), _by_name(scheduler), amp, log)
+    trainer = Trainer(
+        model,
+        as_task(loss),
+        data,
+        _by_name(optimizer),
+        _by_name(scheduler),
+        amp or MixedPrecision(next(model.parameters()).device),
+        log,
+    )
     best = Monitor(monitor, mode, patience, min_delta)
     check_lengths(epochs, val_interval, log_interval)
-    recovery = [Recovery(on_nan)] if on_nan in ("skip", "rollback") else []
-    implied = implied_callbacks(model, epochs, average, average_decay, average_start)
-    asked = Callbacks([*recovery, *callbacks, *implied])
+    recovery = Recovery(on_nan) if on_nan in ("skip", "rollback") else None
+    implied = _implied_callbacks(model, epochs, average, average_decay, average_start)
+    everyone = Callbacks([*([recovery] if recovery else []), *callbacks, *implied])
     ranks = getattr(data.train, "ranks", ALONE)
-    check_ranked(trainer, task, ranks, average, on_nan)
+    check_ranked(trainer, ranks, average, on_nan)
     with look_stream():
-        check_parts(trainer, task, best, asked.metrics)
-    parts = parts_of(trainer, task, best, asked)
-    replay_if_asked(trainer, parts, asked, checkpointer)
-    keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
-    check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
-    _begin(trainer, parts, keeper, check, ranks)
-    if keeper.branched_from is not None:
-        check_left(keeper.branched_from, trainer.place.epoch, epochs)
-        check_waited(keeper.branched_from, best.name, best.waited, best.patience)
-    triage = Triage(trainer, parts, asked, checkpointer, on_nan)
-    for recovering in recovery:
-        recovering.triage = triage
-
-    session = Session(
+        check_parts(trainer, best, everyone.metrics)
+    parts = _parts_of(trainer, best, everyone)
+    replay_if_asked(trainer, parts, everyone, checkpointer)
+    session = _Session(
         trainer,
-        task,
         parts,
         best,
-        asked,
-        keeper,
-        check,
+        everyone,
+        checkpointer or Checkpointer(Path(), {}, best=False, last=False),
+        Guard(trainer, parts, everyone, checkpointer, on_nan, recovery),
         ranks,
         epochs=epochs,
         val_interval=val_interval,
         log_interval=log_interval,
         inference_mode=inference_mode,
     )
-    session.run(triage)
+    session.begin()
+    session.run()
     place = trainer.place
     return FitResult(place.epoch, place.step, best.epoch, best.value, session.is_stopped, session.watch.report())
 
 
-def _begin(
-    trainer: Trainer, parts: Mapping[str, Any], keeper: Checkpointer, check: DivergenceCheck, ranks: Ranks
-) -> None:
-    """Put the state to begin at into the training, and let its processes know of each other."""
-    # In a reference cycle, as that of checkpointer and check, the workers of a loader would take seconds to end.
-    training = weakref.ref(trainer)
-
-    def check_state(place: Place) -> None:
-        running = training()
-        if running is not None and running.ranked is not None:
-            running.ranked.settle()
-        check.state(place)
-
-    trainer.place = keeper.begin(
-        parts, preparation=trainer.data.preparation, split=trainer.data.split, check=check_state, ranks=ranks
-    )
-    if ranks.size > 1:
-        trainer.ranked = _sharded(trainer, ranks) if ranks.options["shard"] else RankedSteps(trainer, ranks)
+def _by_name(given: Any) -> dict[str, Any]:
+    """Return optimizers or schedules by name; a sole one has the name ""."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    return {} if given is None else {"": given}
 
 
-def _sharded(trainer: Trainer, ranks: Ranks) -> Ranked:
-    from experiments.training.sharded import ShardedSteps  # torch takes its time to import what that needs
-
-    return ShardedSteps(trainer, ranks)
-
-
-def implied_callbacks(
+def _implied_callbacks(
     model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
 ) -> list[Callback]:
     """Return the callbacks that the model and the settings ask for."""
@@ -224,24 +199,212 @@ def implied_callbacks(
     return implied
 
 
-def parts_of(trainer: Trainer, task: Task, monitor: Monitor, callbacks: Callbacks) -> dict[str, Any]:
-    """Return by name what a state of the training holds; None stands for what there is none of."""
+def _parts_of(trainer: Trainer, monitor: Monitor, callbacks: Callbacks) -> dict[str, Any]:
+    """Return the parts of a state of the training by name; None for an absent one."""
     parts: dict[str, Any] = {"model": trainer.model, "scheduler": None, "amp": trainer.amp, "monitor": monitor}
     for name, optimizer in trainer.optimizers.items():
         parts[f"optimizer.{name}" if name else "optimizer"] = optimizer
     for name, schedule in trainer.schedules.items():
         parts[f"scheduler.{name}" if name else "scheduler"] = schedule
-    if task.is_changed_by_training:
-        parts["loss"] = task.module
-    if task.keeps_state:
-        parts["task"] = task
+    if trainer.task.is_changed_by_training:
+        parts["loss"] = trainer.task.module
+    if trainer.task.keeps_state:
+        parts["task"] = trainer.task
     if callbacks:
         parts["callbacks"] = callbacks
     return parts
 
 
-def _by_name(given: Any) -> dict[str, Any]:
-    """Return optimizers or schedules by name; a sole one has the name ""."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {} if given is None else {"": given}
+@dataclasses.dataclass
+class _Session:
+    """One session of a training: its epochs, each trained, validated and saved, until the last one or until a stop.
+
+    Attributes:
+        num_steps: Number of the last step, if nothing stops the training.
+        watch: Times the steps.
+    """
+
+    trainer: Trainer
+    parts: Mapping[str, Any]
+    monitor: Monitor
+    callbacks: Callbacks
+    keeper: Checkpointer
+    guard: Guard
+    ranks: Ranks
+    epochs: int
+    val_interval: int
+    log_interval: int
+    inference_mode: bool
+    num_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.watch = Stopwatch(self.trainer.data.train, self.trainer.amp.device)
+        self.step_log = StepLog(self.trainer)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether patience or a callback has ended the training."""
+        return self.monitor.exhausted or self.trainer.place.stopped
+
+    def begin(self) -> None:
+        """Load the state to resume from, and connect the ranks."""
+        trainer, keeper, ranks = self.trainer, self.keeper, self.ranks
+        data = trainer.data
+        place = trainer.place = keeper.begin(self.parts, preparation=data.preparation, split=data.split, ranks=ranks)
+        if ranks.size > 1:
+            trainer.ranked = _ranked_steps(trainer, ranks)
+        steps_done = math.ceil(place.batch / trainer.amp.accumulate)
+        remaining = (self.epochs - place.epoch) * steps_per_epoch(data.train, trainer.amp.accumulate)
+        self.num_steps = place.step - steps_done + remaining
+        if keeper.branched_from is not None:
+            check_left(keeper.branched_from, place.epoch, self.epochs)
+            check_waited(keeper.branched_from, self.monitor.name, self.monitor.waited, self.monitor.patience)
+
+    def run(self) -> None:
+        """Train until the last epoch, or until the training is stopped."""
+        trainer, callbacks, place = self.trainer, self.callbacks, self.trainer.place
+        with (
+            Progress(self.epochs, self.num_steps, place.step) as progress,
+            self.keeper.session(),
+            self.guard.session(),
+            callbacks.session(trainer),
+        ):
+            callbacks.start(trainer)
+            while place.epoch < self.epochs and not self.is_stopped:
+                epoch = place.epoch + 1
+                self.guard.begin_epoch()
+                self._train(epoch, progress)
+                metrics = self._validate(epoch)
+                self._end(epoch, metrics)
+                progress.epoch(epoch, metrics)
+            self.guard.check_weights()
+            callbacks.end(trainer)
+
+    def _train(self, epoch: int, progress: Progress) -> None:
+        """Take the remaining steps of an epoch, fewer if the training is stopped."""
+        trainer, callbacks, keeper = self.trainer, self.callbacks, self.keeper
+        task, place, amp = trainer.task, trainer.place, trainer.amp
+        num_steps, log_interval = self.num_steps, self.log_interval
+        sole = None if trainer.steps_itself else trainer.optimizers[""]
+        take_step, is_due = trainer.bound_step(), keeper.is_due
+        schedule = trainer.schedules.get("")
+        # A number costs nothing on the CPU; on a GPU it would have to be waited for.
+        on_cpu = amp.device.type == "cpu"
+        is_sum, losses = task.is_sum, place.losses
+        # Of a compiled model, the next step may write where the loss lies.
+        keeps = torch.clone if any(hasattr(part, "_orig_mod") for part in task.modules(trainer.model)) else _as_it_is
+
+        trainer.model.train()
+        if task.module is not None:
+            task.module.train()
+        self.watch.start(place)
+        groups = grouped(self.watch.epoch(epoch, place.batch), amp.accumulate)
+        for group in keeper.until_stopped(groups) if trainer.data.train.is_read else groups:
+            place.batch += len(group)
+            num_samples = sum(map(task.weight, group)) if is_sum else 0
+            step = place.step + 1
+            trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
+            batch_loss, stepped = take_step(group)
+            del group
+            if is_sum and batch_loss is not None:
+                batch_loss = batch_loss.detach() / num_samples
+            if batch_loss is None:
+                losses.append(None)  # the task skipped it
+            else:
+                losses.append(batch_loss.item() if on_cpu else keeps(batch_loss.detach()))
+            place.step = step
+            if is_logged:
+                mean = self.step_log.log(step)
+                progress.step(step, mean)
+                self.guard.check_losses(mean)
+                losses.clear()
+                place.scalars.clear()
+            if sole is None:
+                trainer.after_step()
+            else:
+                amp.update()
+                sole.zero_grad()
+                if stepped and schedule is not None:
+                    schedule.after_step()
+            if callbacks.look_at_steps:
+                callbacks.after_step(trainer)
+                trainer.clear_gradients()
+                take_step = trainer.bound_step()  # the callback may have changed its parts
+            if is_due(step):
+                self._save()
+            if place.stopped:
+                break
+        if keeper.is_stopping:
+            self._save()
+        self.guard.check_losses()
+        self.watch.stop(place)
+        for name, value in task.of_epoch().items():
+            trainer.log(f"train/{name}", value, place.step)
+
+    def _validate(self, epoch: int) -> dict[str, float]:
+        """Return the metrics of the validation after an epoch; none where the interval leaves it out."""
+        trainer, callbacks, place = self.trainer, self.callbacks, self.trainer.place
+        if trainer.ranked is not None:
+            trainer.ranked.settle()
+        with self.keeper.saving_if_stopped(self._save):
+            callbacks.after_epoch(trainer)
+        if not (epoch % self.val_interval == 0 or epoch == self.epochs or place.stopped):
+            return {}
+        with self.keeper.saving_if_stopped(self._save):
+            measured = evaluate(
+                trainer.evaluated, trainer.data.val, trainer.task, trainer.amp, inference_mode=self.inference_mode
+            )
+        metrics = {f"val/{name}": value for name, value in measured.items()}
+        for name, value in metrics.items():
+            trainer.log(name, value, place.step)
+        callbacks.after_validation(trainer, metrics)
+        trainer.clear_gradients()
+        return metrics
+
+    def _end(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Count an epoch, and save the state after it."""
+        trainer, place = self.trainer, self.trainer.place
+        place.stopped = bool(self.ranks.agree(place.stopped))
+        place.epoch, place.batch = epoch, 0
+        for schedule in trainer.schedules.values():
+            schedule.after_epoch(metrics)
+        improved = bool(metrics) and self.monitor.update(metrics, epoch)
+        self._save(metrics if improved else None, final=epoch == self.epochs or self.is_stopped)
+
+    def _save(self, best: Mapping[str, float] | None = None, *, final: bool = False) -> None:
+        """Save the state if it is due, and has no loss or weight that is not finite."""
+        trainer = self.trainer
+        self.keeper.save(
+            trainer.place, self.parts, best, final=final, evaluated=trainer.evaluated, check=self._check_state
+        )
+
+    def _check_state(self) -> None:
+        if self.trainer.ranked is not None:
+            self.trainer.ranked.settle()
+        self.guard.check_losses()
+        self.guard.check_weights()
+
+
+def _ranked_steps(trainer: Trainer, ranks: Ranks) -> RankedSteps:
+    if not ranks.options["shard"]:
+        return RankedSteps(trainer, ranks)
+    from experiments.training.sharded import ShardedSteps  # torch takes its time to import what that needs
+
+    return ShardedSteps(trainer, ranks)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def steps_per_epoch(batches: Batches, accumulate: int) -> int:
+    """Return the number of optimizer steps of an epoch.
+
+    Args:
+        batches: The training part.
+        accumulate: Micro-batches in a step; the last step of an epoch may have fewer.
+
+    Example:
+        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+    """
+    return math.ceil(len(batches) / accumulate)

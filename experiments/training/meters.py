@@ -1,14 +1,16 @@
-"""Meters sum up what is measured in a pass through data, on the device, to be fetched once."""
+"""Meters add up metrics over a pass through data, on the device, and fetch them once.
+
+Shapes: B samples in a batch, K classes or labels, D target values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from experiments.training.metrics import RunningMetrics, metric_names, on_device
 from ingredients.losses.building import Loss
 from ingredients.losses.modules import WeightedLosses
 from ingredients.ranks.group import Ranks
@@ -16,73 +18,69 @@ from ingredients.ranks.group import Ranks
 if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["Means", "Mergeable", "Meter", "OfLoss"]
+__all__ = ["Means", "Meter", "OfLoss", "RunningMetrics", "metric_names", "on_device"]
 
 
 class Meter(Protocol):
-    """Takes batches, and returns what was measured over all of them."""
+    """Takes batches, and returns metrics over all of them.
+
+    A meter with a method `merge(ranks)`, called by all ranks before `compute`, also works with several processes.
+    """
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of what is measured, as far as they are known."""
+        """The names of the metrics, as far as they are known."""
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
-        """Add a batch."""
+        """Add a batch.
+
+        Args:
+            model: The model, in evaluation mode; gradients are off.
+            batch: A batch of the data.
+            amp: Gives the autocast context to compute in.
+        """
 
     def compute(self) -> dict[str, float]:
-        """Return what was measured, by name; empty if there was nothing. Waits for the device."""
-
-
-@runtime_checkable
-class Mergeable(Protocol):
-    """A meter that several processes may share."""
-
-    def merge(self, ranks: Ranks) -> None:
-        """Add what the other ranks have measured; called by all, before `compute`."""
-
-
-class _Measuring(Protocol):
-    def measure(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]: ...
-
-    def weight(self, batch: Any) -> Tensor | int: ...
+        """Return the metrics by name; empty if there was no batch. Waits for the device."""
 
 
 class Means:
-    """The means of what a task measures, each batch weighted by the task.
+    """The means of the scalars that a task measures, each batch weighted by the task.
 
     Args:
-        task: Measures and weighs a batch; None where only `add` is called.
+        task: A `Task`, which measures and weighs a batch; None where only `add` is called.
     """
 
-    def __init__(self, task: _Measuring | None = None) -> None:
+    def __init__(self, task: Any = None) -> None:
         self._task = task
         self._sums: dict[str, list[Tensor]] = {}
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of what was measured so far."""
+        """The names of the scalars measured so far."""
         return tuple(self._sums)
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
-        """Add a batch; a mean over nothing, which has no weight, adds nothing."""
-        if self._task is None:
-            raise TypeError("there is no task to measure a batch; give one, or add what was measured")
         with amp.autocast():
-            found = self._task.measure(model, batch)
-        if found:
-            self.add(found, self._task.weight(batch))
+            scalars = self._task.measure(model, batch)
+        if scalars:
+            self.add(scalars, self._task.weight(batch))
 
-    def add(self, found: Mapping[str, Tensor], weight: Tensor | int) -> None:
-        """Add scalars of a batch by name, and how much it counts."""
-        for name, value in found.items():
-            value = torch.as_tensor(value).detach()
-            value = value.float() if value.device.type == "mps" else value.double()
+    def add(self, scalars: Mapping[str, Tensor], weight: Tensor | int) -> None:
+        """Add the scalars of a batch.
+
+        Args:
+            scalars: Means over the batch, by name.
+            weight: How much the batch counts. With weight 0 its means are over nothing, NaN, and add nothing.
+        """
+        for name, scalar in scalars.items():
+            value = _double(torch.as_tensor(scalar).detach())
             counted = on_device(weight, value.dtype, value.device)
             total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = [total + torch.where(counted > 0, value * counted, 0.0), weights + counted]
 
     def merge(self, ranks: Ranks) -> None:
-        """Add what the other ranks have measured."""
+        """Add the measurements of the other ranks."""
         own = {name: torch.stack(list(map(torch.as_tensor, sums))).cpu() for name, sums in self._sums.items()}
         self._sums = {}
         for sums in ranks.gather(own):
@@ -99,7 +97,7 @@ class Means:
 
 
 class OfLoss:
-    """Loss and accuracy, or loss, r2, mae and rmse; see `RunningMetrics`.
+    """Loss and accuracy, or loss, r2, mae and rmse, and the metrics of `metrics.use`; see `RunningMetrics`.
 
     Args:
         loss: Says how outputs are read.
@@ -114,33 +112,132 @@ class OfLoss:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the metrics; those beside the loss are known once they have measured something."""
+        """The names of the metrics; those of `metrics.use` are known once they have measured something."""
         terms = self._loss.module.losses if isinstance(self._loss.module, WeightedLosses) else ()
         return (*metric_names(self._loss), *terms)
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
-        """Add a batch."""
         inputs, targets = batch
+        terms: dict[str, Tensor] = {}
         with amp.autocast():
             outputs = model(inputs)
             if isinstance(self._loss.module, WeightedLosses):
                 terms = self._loss.module.terms(outputs, targets)
                 batch_loss = terms.pop("loss")
             else:
-                batch_loss, terms = self._loss(outputs, targets), {}
+                batch_loss = self._loss(outputs, targets)
         self._metrics.update(outputs, targets, batch_loss)
         if self._loss.measures is not None:
             self._loss.measures.update(outputs, targets)
         if terms:
-            mean = {name: self._loss.mean(value, len(targets)) for name, value in terms.items()}
-            self._terms.add(mean, self._loss.normalizer(targets))
+            means = {name: self._loss.mean(value, len(targets)) for name, value in terms.items()}
+            self._terms.add(means, self._loss.normalizer(targets))
 
     def merge(self, ranks: Ranks) -> None:
-        """Add what the other ranks have measured; torchmetrics does so by itself, when it computes."""
+        """Add the measurements of the other ranks; torchmetrics exchanges its own when it computes."""
         self._metrics.merge(ranks)
         self._terms.merge(ranks)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch."""
-        found = {**self._metrics.compute(), **self._terms.compute()}
-        return {**found, **self._loss.measures.compute()} if found and self._loss.measures is not None else found
+        metrics = {**self._metrics.compute(), **self._terms.compute()}
+        if metrics and self._loss.measures is not None:
+            metrics |= self._loss.measures.compute()
+        return metrics
+
+
+def metric_names(loss: Loss) -> tuple[str, ...]:
+    """Return the names of the metrics of `RunningMetrics`."""
+    return ("loss", "r2", "mae", "rmse") if loss.kind == "values" else ("loss", "accuracy")
+
+
+class RunningMetrics:
+    """Loss and metrics of all batches passed to `update`, weighted by their samples.
+
+    Of classes: `loss`, `accuracy`, without the targets that the loss ignores. Of values: `loss`, `r2` (over all outputs
+    together), `mae` and `rmse` in the targets' own unit.
+
+    Args:
+        loss: Says how outputs are read.
+
+    Example:
+        metrics = RunningMetrics(criterion)
+        with torch.no_grad():
+            for inputs, targets in batches.val.epoch():
+                outputs = network(inputs)
+                metrics.update(outputs, targets, criterion(outputs, targets))
+        print(metrics.compute())
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._sums: list[Tensor] | None = None
+
+    def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
+        """Add a batch, without waiting for the device.
+
+        Args:
+            outputs: Scores (B, K) or values (B, D), as the model returns them.
+            targets: As the loss takes them: classes (B,), labels (B, K) or values (B, D).
+            batch_loss: The loss of the batch, a scalar.
+        """
+        weight = on_device(self._loss.normalizer(targets), _precise(outputs.device), outputs.device)
+        batch_loss = self._loss.mean(batch_loss, len(targets))
+        # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
+        sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
+        sums += self._value_sums(outputs, targets) if self._loss.kind == "values" else self._hits(outputs, targets)
+        self._sums = sums if self._sums is None else [old + new for old, new in zip(self._sums, sums, strict=True)]
+
+    def _hits(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+        hits = self._loss.predict(outputs).eq(targets)
+        ignored = getattr(self._loss.module, "ignore_index", None)
+        if ignored is None or self._loss.kind != "classes":
+            return [_double(hits.sum()), on_device(hits.numel(), torch.int64, outputs.device)]
+        counted = targets.ne(ignored)
+        return [_double((hits & counted).sum()), counted.sum()]
+
+    def _value_sums(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+        scale = 1.0 if self._loss.target_std is None else self._loss.target_std
+        targets = _double(targets * scale)
+        errors = targets - _double(outputs.float() * scale)
+        count = on_device(targets.numel(), targets.dtype, targets.device)
+        return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add the sums of the other ranks."""
+        own = None if self._sums is None else [part.cpu() for part in self._sums]
+        gathered = [sums for sums in ranks.gather(own) if sums is not None]
+        self._sums = [torch.stack(parts).sum(0) for parts in zip(*gathered, strict=True)] if gathered else None
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name; empty if there was no batch. Waits for the device."""
+        if self._sums is None:
+            return {}
+        loss, weight, *rest = self._sums
+        metrics = {"loss": float(loss / weight)}
+        if self._loss.kind != "values":
+            return {**metrics, "accuracy": float(rest[0] / rest[1])}
+        absolute, squared, total, squares, count = rest
+        variance = squares.sum() - (total**2 * total.numel() / count).sum()
+        r2 = float(1 - squared / variance) if float(variance) > 0 else float("nan")
+        return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
+
+
+def on_device(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a scalar on a device; a number is written there by a kernel, as copying it would wait for the device.
+
+    Args:
+        value: A number, or a scalar on any device.
+        dtype: The type of the result.
+        device: The device of the result.
+    """
+    return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+
+
+def _precise(device: torch.device) -> torch.dtype:
+    """Return double precision, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _double(values: Tensor) -> Tensor:
+    return values.to(_precise(values.device))

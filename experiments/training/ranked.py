@@ -9,82 +9,19 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from experiments.training.tasks import Supervised, Task
+from experiments.training.tasks import Supervised
+from experiments.training.trainer import Task, Trainer
 from ingredients.datasets.structure import map_tensors
 from ingredients.errors import ConfigError
-from ingredients.models.freezing import freezings_of, is_held_in_eval
 from ingredients.models.synced_norms import sync_batch_norms
-from ingredients.precision.closures import recomputes_loss
-from ingredients.ranks.group import Ranks, current
+from ingredients.ranks.group import Ranks
 
-if TYPE_CHECKING:
-    from experiments.training.trainer import Trainer
-
-__all__ = ["RankedSteps", "check_ranked"]
-
-
-def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None, on_nan: str) -> None:
-    """Refuse, before the first step, what several processes cannot train together.
-
-    Raises:
-        ConfigError: If it is so.
-    """
-    joined = current().size
-    if ranks.size != joined:
-        raise ConfigError(
-            f"distributed: {joined} processes train together, but the data are for {ranks.size}; make them by "
-            "data.make_data, which gives each process its share"
-        )
-    if any(isinstance(module, nn.DataParallel) for module in trainer.model.modules()):
-        raise ConfigError(
-            "model: got nn.DataParallel, whose threads share one interpreter, and which copies the model in each step; "
-            "start a process for each GPU in its place: torchrun --nproc-per-node N"
-        )
-    if joined == 1:
-        return
-    data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
-    reasons = {
-        f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
-        f"{type(optimizer).__name__} recomputes its loss": optimizer is not None and recomputes_loss(optimizer),
-        "the loss has parameters or statistics of its own": task.is_changed_by_training,
-        f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
-        "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
-        "training.average=swa measures batches of one process": average == "swa",
-        f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
-        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
-    }
-    if ranks.options["shard"]:
-        reasons |= {
-            "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
-            "distributed.shard splits what training.average averages": average is not None,
-            "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
-            "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
-                map(is_held_in_eval, trainer.model.modules())
-            ),
-        }
-    refused = [reason for reason, applies in reasons.items() if applies]
-    if refused:
-        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; train in one process")
-    if (
-        0 < data.val.num_samples < ranks.size
-        and getattr(getattr(task, "criterion", None), "measures", None) is not None
-    ):
-        raise ConfigError(
-            f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
-            "one for each; start fewer processes"
-        )
-
-
-def _is_wrapped(model: nn.Module) -> bool:
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-
-    kinds = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
-    return any(isinstance(module, kinds) for module in model.modules())
+__all__ = ["RankedSteps"]
 
 
 class _Touched(nn.Module):

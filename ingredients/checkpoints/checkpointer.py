@@ -90,7 +90,6 @@ class Checkpointer:
         self.branched_from: Path | None = None
         self.newest_step: int | None = None
         self._writer = Writer(folder)
-        self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
         self._split: Split | None = None
         # The processes of the training, and whether they have agreed to end it.
@@ -119,7 +118,6 @@ class Checkpointer:
         *,
         preparation: Preparation | None = None,
         split: Split | None = None,
-        check: Callable[[Place], None] | None = None,
         ranks: Ranks = ALONE,
     ) -> Place:
         """Bring `parts` and the record to the state to resume from, and return the place of the training.
@@ -134,7 +132,6 @@ class Checkpointer:
                 follow a config that changed, other names are taken as they were.
             preparation: What the data are prepared by, `Data.preparation`; kept in every checkpoint.
             split: How data without a preparation are split, `Data.split`; kept, too.
-            check: Called with the place before a state is saved; where it raises, the states before stay.
             ranks: The processes of the training; rank 0 reads states for all of them, and writes.
 
         Raises:
@@ -144,7 +141,6 @@ class Checkpointer:
         self._preparation = preparation
         self._split = split if preparation is None else preparation.split
         self._loss = parts.get("loss")
-        self._check_before_saving = check
         self._ranks = ranks
         is_own, path, state = ranks.from_first(lambda: self._state_to_begin_at(parts))
         place = Place()
@@ -282,10 +278,13 @@ class Checkpointer:
         self._stop_if_asked(self._saved_step)  # the signal may have come when there was nothing left to save
 
     @contextlib.contextmanager
-    def saving_if_stopped(self, place: Place, parts: Mapping[str, Any]) -> Iterator[None]:
-        """Save the state at `place`, and end the run, where what is done here fails after a signal asked for the end.
+    def saving_if_stopped(self, save: Callable[[], None]) -> Iterator[None]:
+        """Save the state, and end the run, where the block fails after a signal asked for the end.
 
-        It is to change nothing of `parts`, as an evaluation does not. See `until_stopped` for why it fails.
+        See `until_stopped` for why it fails.
+
+        Args:
+            save: Calls `save` for the state before the block, which must not change it, such as an evaluation.
         """
         try:
             yield
@@ -293,7 +292,7 @@ class Checkpointer:
         except _OF_ENDED_WORKERS:
             if not self.is_stopping:
                 raise
-        self.save(place, parts)
+        save()
 
     @property
     def is_stopping(self) -> bool:
@@ -361,6 +360,7 @@ class Checkpointer:
         *,
         final: bool = False,
         evaluated: nn.Module | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Save what is due at `place`; end the run if a signal asked for that.
 
@@ -372,6 +372,7 @@ class Checkpointer:
             best: The metrics, if the weights are the best so far.
             final: Whether the training ends here.
             evaluated: The model whose weights are the best, if that is not the one of `parts`.
+            check: Called before a state is taken; where it raises, the states before stay.
 
         Raises:
             CheckpointError: If a checkpoint cannot be written; the one before it stays.
@@ -383,8 +384,8 @@ class Checkpointer:
         best = best if self.best else None
         if best is not None or last:
             self.wait()
-            if self._check_before_saving is not None:
-                self._check_before_saving(place)
+            if check is not None:
+                check()
             jobs: list[Callable[[], None]] = [] if self.record is None else [self.record.flush]
             state = self._state(place, parts) if last else self._weights(parts)
             if last and not is_regular:

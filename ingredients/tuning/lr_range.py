@@ -26,6 +26,7 @@ from ingredients.datasets.batches import Batches
 from ingredients.errors import OptimizerError
 from ingredients.losses.building import Loss
 from ingredients.precision.closures import recomputes_loss
+from ingredients.precision.micro_batches import with_shares
 from ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
@@ -130,12 +131,19 @@ def step(
     optimizer: torch.optim.Optimizer,
     amp: MixedPrecision,
 ) -> float:
-    """Take one optimizer step on micro-batches, and return the loss before it; waits for the device."""
-    weights = [loss.normalizer(targets) for _, targets in group]
-    total = sum(weights)
+    """Take one optimizer step on micro-batches, and return the loss before it; waits for the device.
+
+    Args:
+        model: The model.
+        loss: The loss.
+        group: Inputs and targets of the micro-batches.
+        optimizer: Over the model's parameters.
+        amp: Precision and clipping.
+    """
     value: Tensor | float = 0.0
-    for (inputs, targets), weight in zip(group, weights, strict=True):
-        share = 1.0 if loss.averaging == "sum" else weight / total
+    for (inputs, targets), share in with_shares(
+        group, lambda batch: loss.normalizer(batch[1]), is_sum=loss.averaging == "sum"
+    ):
         with amp.autocast():
             part = loss(model(inputs), targets) * share
         amp.backward(part)

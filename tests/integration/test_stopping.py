@@ -16,7 +16,6 @@ from experiments.running.signals import SAVED_CODE, Signals, Terminated
 from experiments.training.loop import fit
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
-from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Data, TensorBatches
 from ingredients.losses.building import build_loss
 from observers import FileObserver, run_folder
@@ -76,7 +75,7 @@ def test_signal_during_an_evaluation_that_fails_of_it_saves_the_state(tmp_path):
 
 def test_evaluation_that_fails_without_a_signal_raises(tmp_path):
     keeper = Checkpointer(tmp_path, {})
-    with pytest.raises(RuntimeError, match="on its own"), keeper.saving_if_stopped(Place(), {}):
+    with pytest.raises(RuntimeError, match="on its own"), keeper.saving_if_stopped(lambda: None):
         raise RuntimeError("on its own")
 
 

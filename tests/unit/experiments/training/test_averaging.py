@@ -7,7 +7,7 @@ from torch import nn
 from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback
 from experiments.training.loop import evaluate, fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.loop import fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.precision.mixed_precision import MixedPrecision

@@ -10,7 +10,7 @@ from torch import nn
 
 from experiments.training.inspection import Probing, Profiling, make_callbacks
 from experiments.training.loop import fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError

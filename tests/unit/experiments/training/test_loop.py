@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from experiments.training.gradients import add_gradients
 from experiments.training.loop import evaluate, evaluate_and_predict, fit, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
@@ -50,7 +51,9 @@ def backward(model, group, loss, amp):
     """Return the loss of one effective batch, after adding its gradients to the model's."""
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters.values()], lr=1.0)
     trainer = Trainer(model, Supervised(loss), None, {"": optimizer}, {}, amp, None)
-    return trainer.backward(lambda batch: trainer.task.loss(model, batch), group, optimizer)
+    return add_gradients(
+        lambda batch: trainer.task.loss(model, batch), group, trainer.task, amp, optimizer, trainer.note
+    )
 
 
 def make_model(num_outputs=3, *layers):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.metrics import RunningMetrics, metric_names, on_device
+from experiments.training.meters import RunningMetrics, metric_names, on_device
 from ingredients.losses.building import Loss
 
 SCORES = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])

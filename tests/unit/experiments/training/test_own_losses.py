@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from experiments.training.gradients import add_gradients
 from experiments.training.loop import evaluate, fit, steps_per_epoch
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
@@ -118,7 +119,9 @@ def backward(model, group, loss, amp):
     """Return the loss of one effective batch, after adding its gradients to the model's."""
     optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters.values()], lr=1.0)
     trainer = Trainer(model, Supervised(loss), None, {"": optimizer}, {}, amp, None)
-    return trainer.backward(lambda batch: trainer.task.loss(model, batch), group, optimizer)
+    return add_gradients(
+        lambda batch: trainer.task.loss(model, batch), group, trainer.task, amp, optimizer, trainer.note
+    )
 
 
 def loss_for(data, name, options=None):

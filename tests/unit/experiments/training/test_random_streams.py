@@ -12,7 +12,7 @@ from torch import nn
 from experiments.training.callbacks import Callback
 from experiments.training.inspection import Probing
 from experiments.training.loop import evaluate, evaluate_and_predict, fit, predict
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.config.seed import seed_globals
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from experiments.training.loop import fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss

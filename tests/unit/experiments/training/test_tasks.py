@@ -7,7 +7,8 @@ from torch.nn import functional
 
 from experiments.training.callbacks import Callback
 from experiments.training.loop import evaluate, fit, predict
-from experiments.training.tasks import Supervised, Task
+from experiments.training.tasks import Supervised
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import CheckpointError, ConfigError, LossError

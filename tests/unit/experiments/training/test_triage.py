@@ -15,7 +15,7 @@ from experiments.running.replaying import Replayed, replaying
 from experiments.training.bundle import like, plain, read_bundle
 from experiments.training.callbacks import Callback
 from experiments.training.loop import fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.errors import CheckpointError, ConfigError, TrainingError
 from ingredients.losses.building import build_loss
@@ -413,6 +413,23 @@ def test_task_with_its_own_steps_is_examined(data, keeper):
     bundle, _ = bundle_of(data, keeper, Net("backward"), Own())
     assert bundle.incident["finding"]["operation"] == "PoisonedBackward"
     assert bundle.incident["history"][-1]["grad_norm"] == "nan"
+
+
+def test_losses_that_share_a_forward_pass_are_examined(data, keeper):
+    class Shared(Classify):
+        def step(self, trainer, group):
+            def losses(batch):
+                loss = self.loss(trainer.model, batch)
+                return {"body": loss, "head": 2 * loss}
+
+            return {"loss": trainer.minimize_each(losses, group)["head"]}
+
+    model = Net("backward")
+    bodies = [*model.body.parameters(), *model.norm.parameters()]
+    optimizers = {name: torch.optim.SGD(p, 0.1) for name, p in (("body", bodies), ("head", model.head.parameters()))}
+    with pytest.raises(TrainingError, match="nan") as raised:
+        fit(model, data, Shared(), optimizers, log=Log(), checkpointer=keeper, epochs=3)
+    assert "PoisonedBackward" in str(raised.value)
 
 
 def test_bundle_of_another_training_is_left_to_that(data, keeper, tmp_path):

@@ -8,7 +8,7 @@ from torch import nn
 
 from experiments.training.callbacks import Callback
 from experiments.training.loop import fit
-from experiments.training.tasks import Task
+from experiments.training.trainer import Task
 from ingredients.losses.building import build_loss
 from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer

@@ -357,7 +357,7 @@ def test_validation_that_fails_after_the_signal_saves_the_state_before_it(tmp_pa
     keeper = Checkpointer(tmp_path, {}, record=record)
 
     def body():
-        with keeper.saving_if_stopped(Place(0, 5, 5), make_parts()):
+        with keeper.saving_if_stopped(lambda: keeper.save(Place(0, 5, 5), make_parts())):
             send()
             raise RuntimeError("a worker was killed")
 

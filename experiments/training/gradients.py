@@ -1,0 +1,127 @@
+"""Gradients of one optimizer step: from the losses of its micro-batches, and for optimizers that recompute their loss.
+
+A loss function returns a scalar; a mapping with `loss` and further scalars to log; or None to skip the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingredients.errors import ConfigError
+from ingredients.precision.micro_batches import with_shares
+from ingredients.precision.mixed_precision import MixedPrecision, parameters_of
+
+__all__ = ["LossOf", "LossValue", "add_gradients", "precise", "step_with_closure"]
+
+LossValue = Tensor | Mapping[str, Tensor] | None
+LossOf = Callable[[Any], LossValue]
+Note = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+class _Skipped(Exception):  # noqa: N818 - no error
+    """The task skipped the batch before the optimizer changed anything."""
+
+
+def add_gradients(
+    loss_of: LossOf,
+    group: Sequence[Any],
+    task: Any,
+    amp: MixedPrecision,
+    optimizer: torch.optim.Optimizer,
+    note: Note,
+) -> Tensor | None:
+    """Add the gradients of one effective batch, and return its loss, detached; None if every micro-batch is skipped.
+
+    Each micro-batch counts by its share of the whole, so gradients are those of one big batch, also when the last one
+    is smaller, classes are weighted, or the loss is a sum. (BatchNorm still sees one micro-batch at a time.)
+
+    Args:
+        loss_of: Returns the loss of a micro-batch; called under autocast.
+        group: The micro-batches.
+        task: A `Task`, which weighs them.
+        amp: Precision and scale.
+        optimizer: Its gradients are rescaled to the remaining micro-batches if some are skipped.
+        note: Keeps scalars to log, and returns the loss among them.
+
+    Raises:
+        ConfigError: If a mapping has no loss.
+    """
+    is_whole = task.is_sum or len(group) == 1
+    total: Tensor | None = None
+    scalars: dict[str, Tensor] = {}
+    skipped: Any = 0.0
+    for batch, share in with_shares(group, task.weight, is_sum=task.is_sum):
+        with amp.context:
+            value = loss_of(batch)
+            if value is None:
+                skipped = skipped + share
+                continue
+            parts = value if isinstance(value, Mapping) else {"loss": value}
+            batch_loss = parts["loss"] if "loss" in parts else note(parts)
+            if not is_whole:
+                batch_loss = batch_loss * share
+        amp.backward(batch_loss)
+        detached = batch_loss.detach()
+        total = detached if len(group) == 1 else precise(detached) if total is None else total + precise(detached)
+        for name, part in parts.items() if isinstance(value, Mapping) else ():
+            part = torch.as_tensor(part).detach()
+            part = part if is_whole else part * share
+            scalars[name] = scalars[name] + part if name in scalars else part
+    if total is None:
+        return None
+    if not is_whole and skipped > 0:
+        rest = 1 / (1 - skipped)
+        total, scalars = total * rest, {name: value * rest for name, value in scalars.items()}
+        for parameter in parameters_of(optimizer):
+            if parameter.grad is not None:
+                parameter.grad.mul_(rest)
+    if scalars:
+        note(scalars)
+    return total
+
+
+def precise(loss: Tensor) -> Tensor:
+    """Return a loss in float32 or better, so that sums of parts lose no digits."""
+    return loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss
+
+
+def step_with_closure(
+    gradients: Callable[[], Tensor | None], amp: MixedPrecision, optimizer: torch.optim.Optimizer
+) -> tuple[Tensor | None, bool]:
+    """Let an optimizer that recomputes its loss, such as LBFGS, take one step.
+
+    Args:
+        gradients: Adds the gradients of the step, and returns the loss; None skips the step.
+        amp: Precision and clipping.
+        optimizer: The optimizer.
+
+    Returns:
+        The loss before the step, None if it was skipped; and whether the optimizer stepped.
+
+    Raises:
+        ConfigError: If a batch is skipped that had a loss earlier in the step.
+    """
+    losses: list[Tensor] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = gradients()
+        if loss is None and losses:
+            raise ConfigError(
+                f"task: skipped a batch that it had a loss of; {type(optimizer).__name__} computes the loss of a batch "
+                "several times, so skipping must depend on the batch alone"
+            )
+        if loss is None:
+            raise _Skipped
+        losses.append(loss)
+        return loss
+
+    try:
+        stepped = amp.step(optimizer, closure)
+    except _Skipped:
+        return None, False
+    return losses[0], stepped
