@@ -1,4 +1,4 @@
-"""Interface of the run that checkpoints belong to."""
+"""`TrainingRecord`: the interface of a run to the checkpoints of its training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-__all__ = ["TrainingRecord"]
+__all__ = ["TrainingRecord", "data_fingerprint"]
 
 
 class TrainingRecord(Protocol):
@@ -15,11 +15,11 @@ class TrainingRecord(Protocol):
 
     @property
     def uid(self) -> str | None:
-        """Its id over all stores; None of a run that is not recorded."""
+        """Globally unique id; None of a run that is not recorded."""
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """Info of the run; under `data` it has the fingerprint of its data."""
+        """Notes of the experiment about the run; `data` holds the fingerprint of its data."""
 
     @property
     def folder(self) -> Path | None:
@@ -31,7 +31,7 @@ class TrainingRecord(Protocol):
 
     @property
     def stopping(self) -> int | None:
-        """Number of the signal that was held back; None before one came."""
+        """Number of the signal that is held back; None before one came."""
 
     def count_training(self) -> int:
         """Return the number of the training that begins now: 1 for the run's first one."""
@@ -43,16 +43,27 @@ class TrainingRecord(Protocol):
         """Return how many entries up to a position are missing from the record that earlier sessions left."""
 
     def flush(self) -> None:
-        """Write down all that was logged up to now; any thread may call it."""
+        """Write everything logged so far; any thread may call it."""
 
     def rewind(self, position: Mapping[str, Any] | None = None, step: int | None = None) -> None:
-        """Take the record back to a position; None is the beginning."""
+        """Remove later entries from the record.
+
+        Args:
+            position: The position to return to; None is the beginning.
+            step: The step of the training there.
+        """
 
     def signals_deferred(self) -> AbstractContextManager[None]:
         """Hold back the first signal that would end the run; see `stopping`."""
 
     def hold_back(self, number: int) -> None:
-        """Take a signal that another rank was sent as if it had come here, and been held back."""
+        """Treat a signal that another rank received as if it had come here, and been held back."""
 
     def stop(self, step: int | None = None) -> NoReturn:
-        """End the run by the signal that was held back; `step` is the last that a state was saved after."""
+        """End the run by the signal that is held back; `step` is the last one that a state was saved after."""
+
+
+def data_fingerprint(record: TrainingRecord | None) -> str | None:
+    """Return the fingerprint of the run's data, where its ingredient noted one."""
+    data = None if record is None else record.info.get("data")
+    return data.get("fingerprint") if isinstance(data, Mapping) else None

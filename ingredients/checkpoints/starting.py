@@ -1,0 +1,156 @@
+"""`StateFinder`: finds the state that a training begins at, among its own states and that of another run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ingredients.checkpoints.files import check_weights, load_checkpoint, split_of
+from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
+from ingredients.checkpoints.record import TrainingRecord, data_fingerprint
+from ingredients.checkpoints.training_state import check_whole
+from ingredients.datasets.splitting import Split
+from ingredients.errors import CheckpointError
+
+__all__ = ["StateFinder"]
+
+_log = logging.getLogger(__name__)
+
+
+class StateFinder:
+    """Finds a state, and checks that it is of this run, its data and its split.
+
+    Args:
+        files: The folder of the training's states.
+        config: The run's config.
+        record: The run, or None.
+        parts: The parts of the training's states, by name.
+        split: The split of its data, or None where that is not known.
+    """
+
+    def __init__(
+        self,
+        files: CheckpointFolder,
+        config: Mapping[str, Any],
+        record: TrainingRecord | None,
+        parts: Mapping[str, Any],
+        split: Split | None,
+    ) -> None:
+        self._files = files
+        self._config = config
+        self._record = record
+        self._parts = parts
+        self._split = split
+
+    def own_state(self) -> tuple[Path, dict[str, Any]] | None:
+        """Return the newest good state of an earlier session; None if there is no state.
+
+        States whose points are all in the record come first; if all lack some, the newest good one counts.
+
+        Raises:
+            CheckpointError: If there are states, and none of them can be read and fits.
+        """
+        self._files.clear()
+        lacking = []
+
+        def check_with_record(state: Mapping[str, Any], path: Path) -> None:
+            self._check_own(state, path)
+            num_missing = self._num_missing(state)
+            if num_missing:
+                lacking.append(path)
+                raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
+
+        try:
+            return self._files.newest(check_with_record)
+        except CheckpointError as error:
+            if not lacking or isinstance(error.__cause__, OSError):
+                raise
+        _log.warning("the record is not complete at any state that is kept; resuming from the newest good one")
+        return self._files.newest(self._check_own)
+
+    def other_state(self, path: Path) -> dict[str, Any]:
+        """Return the state of another run.
+
+        Args:
+            path: Its file.
+
+        Raises:
+            CheckpointError: If it cannot be read, lacks a part, or its data were split in another way.
+        """
+        state = load_checkpoint(path)
+        check_whole(state, self._parts, path)
+        self._check_split(state, path)
+        return state
+
+    def keep_other(self, path: Path, state: Mapping[str, Any], *, best: bool) -> bool:
+        """Keep the state of another run here, and its best weights.
+
+        Args:
+            path: Its file.
+            state: Its content.
+            best: Whether to keep best weights.
+
+        Returns:
+            Whether the best weights are there, or not needed; if not, the best value starts anew.
+
+        Raises:
+            CheckpointError: If they cannot be written.
+        """
+        try:
+            self._files.keep_start(path, best_epoch(state))
+            monitor = self._parts.get("monitor")
+            epoch = monitor.state_dict()["epoch"] if best and monitor is not None else 0
+            if not epoch:
+                return True
+            weights = CheckpointFolder(path.parent, 1).weights_of(epoch)
+            if weights is not None:
+                self._files.adopt_best(weights, epoch)
+                return True
+        except OSError as error:
+            raise CheckpointError(f"{self._files.path}: cannot be written: {error}") from error
+        _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", path.parent, epoch)
+        return False
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a later training of the run has states: its points are needed, and it rewinds the record."""
+        path = self._files.path
+        stem, _, number = path.name.rpartition("-")
+        after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{path.name}-2"
+        return CheckpointFolder(path.with_name(after), 1).has_states()
+
+    def _num_missing(self, state: Mapping[str, Any]) -> int:
+        position = state.get("position")
+        if self._record is None or position is None or self.is_followed:
+            return 0
+        return self._record.num_missing(position)
+
+    def _check_own(self, state: Mapping[str, Any], path: Path) -> None:
+        check_whole(state, self._parts, path)
+        check_weights(self._parts["model"], state, path, self._config)
+        uid = None if self._record is None else self._record.uid
+        if state.get("run") != uid:
+            raise CheckpointError(
+                f"{path}: is of the run {state.get('run')}, not of {uid}; to start from another run's state, fork that"
+            )
+        saved, now = state.get("data"), data_fingerprint(self._record)
+        if saved is not None and now is not None and saved != now:
+            raise CheckpointError(
+                f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
+                f"{now[:12]}: their content has changed; put back what it was"
+            )
+        self._check_split(state, path)
+
+    def _check_split(self, state: Mapping[str, Any], path: Path) -> None:
+        """Reject a state trained on samples that are in other parts here, unless the config asks for that."""
+        kept = split_of(state, path)
+        if kept is None or self._split is None or self._config.get(kept.ingredient, {}).get("new_split"):
+            return
+        if not kept.is_like(self._split):
+            raise CheckpointError(
+                f"{path}: was trained on another split of the data, so the test part here may hold samples that it was "
+                "trained on; give make_data the split of the state, start=checkpoint.load_split(_run), or ask for "
+                f"another one: {kept.ingredient}.new_split=True"
+            )
