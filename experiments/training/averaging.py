@@ -1,4 +1,4 @@
-"""`Averaging`: an average of the weights that training goes through, validated and kept in their place."""
+"""`Averaging`: validates and keeps an average of the weights instead of the weights themselves."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ __all__ = ["Averaging"]
 
 
 class Averaging(Callback):
-    """Averages the weights of the model in the course of a training; validations measure the average.
+    """Averages the weights of the model during a training; validations measure the average.
 
-    From the epoch `start` on, the average is what is validated, and the best of what was validated is kept as the best
-    weights. States of the training hold model and average. `fit` adds one where `average` is given. Parameters of the
-    loss or the task are not averaged: they are measured and kept as they are after the step.
+    From the epoch `start` on, validations measure the average, and the best one is kept as the best weights. States of
+    the training hold model and average. `fit` adds an `Averaging` if `average` is set. Parameters of the loss or the
+    task are not averaged.
 
     Args:
-        kind: `ema`: exponentially, after every step, statistics of normalisation layers, too. `swa`: the mean of the
-            weights at the end of each epoch (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407), for which the
-            statistics of batch normalisation are computed anew, by a pass through the training data.
+        kind: `ema`: exponentially, after every step, with the statistics of normalisation layers. `swa`: the mean of
+            the weights at the end of each epoch (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407), for which a
+            pass through the training data recomputes the statistics of batch normalisation.
         decay: Of `ema`: share of the average that stays after a step.
-        start: First epoch that counts.
+        start: First epoch of the average.
     """
 
     def __init__(self, kind: str, decay: float, start: int) -> None:
@@ -45,15 +45,10 @@ class Averaging(Callback):
         self._loaded: Mapping[str, Any] = {}
 
     def start(self, trainer: Trainer) -> None:
-        """Put back the average of the state to resume from.
-
-        Raises:
-            ConfigError: If there is no validation part.
-        """
         if not trainer.data.val.num_samples:
             raise ConfigError(
-                "training.average: there is no validation part, by which the average is kept as the best weights; set "
-                "data.val_fraction above 0"
+                "training.average: there is no validation part to choose the best average by; set data.val_fraction "
+                "above 0"
             )
         if self._loaded.get("averaged") is not None:
             self._average(trainer).load_state_dict(self._loaded["averaged"])
@@ -61,24 +56,22 @@ class Averaging(Callback):
         self._loaded = {}
 
     def after_step(self, trainer: Trainer) -> None:
-        """Take in the weights after a step, for `ema`."""
         if self._kind == "ema" and trainer.place.epoch + 1 >= self._start:
             averaged, model = self._average(trainer), _plain(trainer.model)
             averaged.update_parameters(model)
-            # torch averages whole numbers, too, and cuts off what is behind the point: 3 becomes 2.
+            # torch averages whole numbers, too, and cuts off the decimals: 3 becomes 2.
             for mine, theirs in zip(averaged.module.buffers(), model.buffers(), strict=True):
                 if not mine.is_floating_point():
                     mine.copy_(theirs)
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Take in the weights after an epoch, for `swa`; once, also where the training was stopped and resumed here."""
         epoch = trainer.place.epoch + 1
         if self._kind == "swa" and epoch >= self._start:
             averaged = self._average(trainer)
-            if self._last_epoch < epoch:
+            if self._last_epoch < epoch:  # else it was resumed between this and the validation
                 averaged.update_parameters(_plain(trainer.model))
                 self._last_epoch = epoch
-            update_batch_norms(averaged.module, trainer, epoch)
+            _update_batch_norms(averaged.module, trainer, epoch)
 
     def _average(self, trainer: Trainer) -> AveragedModel:
         if self._averaged is None:
@@ -89,13 +82,11 @@ class Averaging(Callback):
         return self._averaged
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the average."""
         averaged = None if self._averaged is None else self._averaged.state_dict()
         return {"averaged": averaged, "last_epoch": self._last_epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keep the average until the training starts."""
-        self._loaded = state
+        self._loaded = state  # until the training starts
 
 
 def _plain(model: nn.Module) -> nn.Module:
@@ -104,10 +95,10 @@ def _plain(model: nn.Module) -> nn.Module:
 
 
 @torch.no_grad()
-def update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
-    """Compute the statistics of batch normalisation anew: means over the training data as an epoch has them.
+def _update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
+    """Recompute the statistics of batch normalisation as means over an epoch of the training data.
 
-    As `torch.optim.swa_utils.update_bn`, for any task; dropout stays off, and frozen layers stay as they are.
+    Like `torch.optim.swa_utils.update_bn`, for any task; dropout stays off, and frozen layers stay as they are.
     """
     norms = [
         module

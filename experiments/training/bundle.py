@@ -1,14 +1,14 @@
-"""The bundle of a training step that was not finite: all that is needed to look at it, and to take it again.
+"""The bundle of a training step that was not finite: everything needed to examine and to repeat it.
 
 checkpoints/nonfinite-000000120/     named after the step; beside the states of the training
-    incident.json    what was found, where in the training, losses and gradient norms before; JSON
+    incident.json    the cause, the place in the training, losses and gradient norms before it
     config.json      the run's config
-    batch.pt         the micro-batches of the step; tensors and plain values, as checkpoints
+    batch.pt         the micro-batches of the step; tensors and plain values, as in checkpoints
     state.pt         the state of the training from before the step; a checkpoint
 
-The folder appears as a whole or not at all, and takes the place of another one in one step where the file system can
-exchange two. Linux's own can; elsewhere, as on network file systems, a kill between two renames leaves neither. What a
-process that is killed leaves of a bundle ends in `.tmp`, and goes with the next session of the run.
+The folder appears as a whole or not at all. It replaces another one atomically where the file system can exchange two
+folders, as Linux's own can; elsewhere, as on network file systems, a kill between two renames leaves neither. A killed
+process may leave a folder that ends in `.tmp`, which the next session of the run removes.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ __all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
 
 FORMAT = 1
 _BATCH, _STATE = "batch.pt", "state.pt"
-# The entries of an incident that a replay reads.
-_TOLD = ("training", "epoch", "step", "summary")
+# Entries of an incident that a replay needs.
+_REQUIRED = ("training", "epoch", "step", "summary")
 # Of Linux: renameat2(2).
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """A bundle that was read.
+    """The content of a bundle.
 
     Attributes:
         path: Its folder.
-        incident: What `incident.json` says.
+        incident: The content of `incident.json`.
         state: The state of the training from before the step.
         group: The micro-batches of the step, on the CPU, in plain containers.
     """
@@ -60,7 +60,11 @@ class Bundle:
 
 
 def plain(batch: Any) -> Any:
-    """Return a copy of a batch on the CPU, of the same structure in plain containers, as files hold it."""
+    """Return a copy of a batch on the CPU, in plain dicts, lists and tuples, as files hold it.
+
+    Args:
+        batch: A batch of any structure; values that are neither containers nor tensors stay as they are.
+    """
     if isinstance(batch, Tensor):
         return batch.detach().to("cpu", copy=True)
     if isinstance(batch, Mapping):
@@ -71,7 +75,12 @@ def plain(batch: Any) -> Any:
 
 
 def like(template: Any, batch: Any) -> Any:
-    """Return a plain batch in the containers of another one, such as named tuples."""
+    """Return a batch from `plain` in its own containers again, such as named tuples.
+
+    Args:
+        template: Another batch of the same data, in its own containers.
+        batch: The batch in plain containers; parts that the template lacks stay plain.
+    """
     if isinstance(batch, dict) and isinstance(template, Mapping):
         items = {name: like(template.get(name), item) for name, item in batch.items()}
         return items if type(template) is dict else type(template)(items)  # type: ignore[call-arg]
@@ -90,17 +99,17 @@ def write_bundle(
     state: Mapping[str, Any],
     group: Sequence[Any],
 ) -> Path:
-    """Write a bundle, and return its folder. One of the same step gives way to it.
+    """Write a bundle, and return its folder. It replaces a bundle of the same step.
 
     Args:
-        folder: Where the states of the training are.
+        folder: The folder of the training's states.
         incident: For `incident.json`; `step` names the bundle.
         config: The run's config, without passwords.
         state: The state of the training from before the step.
         group: The micro-batches of the step, as `plain` returns them.
 
     Raises:
-        CheckpointError, OSError: If it cannot be written; nothing half-written is left.
+        CheckpointError, OSError: If it cannot be written; no part of it is left.
     """
     path = folder / f"nonfinite-{incident['step']:09d}"
     make_folder(folder)
@@ -112,7 +121,7 @@ def write_bundle(
             (temporary / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
         save_checkpoint(state, temporary / _STATE)
         save_checkpoint({"group": list(group)}, temporary / _BATCH)
-        # What holds something that is not loaded again is to be known now.
+        # A batch that cannot be loaded again is an error now.
         read_file(temporary / _BATCH, check=False)
         sync_files(temporary / name for name in files)
         replaced = temporary
@@ -131,7 +140,7 @@ def write_bundle(
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders in one step; return whether both are there, and system and file system can do it."""
+    """Exchange two folders atomically; return False where one is missing, or the file system cannot."""
     try:
         renameat2 = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError, TypeError):
@@ -140,16 +149,19 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle; runs no code, whatever it holds.
+    """Read a bundle. Runs no code, whatever it holds.
+
+    Args:
+        path: Its folder, such as my_runs/3/checkpoints/nonfinite-000000120.
 
     Raises:
-        CheckpointError: If it is none, or it is damaged.
+        CheckpointError: If it is not a bundle, is damaged, or has a format of another version.
     """
     try:
         incident = json.loads((path / INCIDENT).read_text(encoding="utf-8"))
         if incident["format"] != FORMAT:
             raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}")
-        missing = [name for name in _TOLD if name not in incident]
+        missing = [name for name in _REQUIRED if name not in incident]
         if missing:
             raise KeyError(missing[0])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The good and bad cases of a model: the samples that it gets right or wrong most clearly, as a table to look at."""
+"""The good and bad cases of a model: a table of the samples that it gets right or wrong most clearly."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NUM_CASES = 8
 
 
 def cases_table(
-    data: Data, found: Mapping[str, Tensor], num: int = NUM_CASES, ignore_index: int | None = None
+    data: Data, predicted: Mapping[str, Tensor], num: int = NUM_CASES, ignore_index: int | None = None
 ) -> Table | None:
-    """Return the good and bad cases of the test part; None if there is none, or samples are not one label.
+    """Return the good and bad cases of the test part; None if it is empty, or samples have several labels.
 
     The columns are `case`, `sample` (its position in the test part), `image` (if the inputs are images, as they were
     before they were normalised), `label`, `prediction`, and of classes `probability` (of the prediction), of values
@@ -30,24 +30,24 @@ def cases_table(
     `accuracy` is the share of right pixels.
 
     Args:
-        data: The data; the test part in order, as `loop.predict` takes it.
-        found: What `loop.predict` made of the test part.
+        data: The data.
+        predicted: From `loop.predict` on the test part, in its order.
         num: How many samples of each case.
         ignore_index: Samples with this label do not count.
     """
-    if not found or data.task in ("multilabel", "custom"):
+    if not predicted or data.task in ("multilabel", "custom"):
         return None
-    labels, predictions = found["targets"], found["predictions"]
+    labels, predictions = predicted["targets"], predicted["predictions"]
     shown: tuple[Sequence[Any], Sequence[Any]]
-    if predictions.ndim > 1 and "probabilities" in found:
+    if predictions.ndim > 1 and "probabilities" in predicted:
         counted = labels != (-100 if ignore_index is None else ignore_index)
         hits = ((predictions == labels) & counted).flatten(1).sum(1)
         score = hits / counted.flatten(1).sum(1).clamp(min=1)
         # The greatest error is the smallest accuracy.
         cases, name = choose_values(1 - score, num), "accuracy"
         shown = _pictures(labels, len(data.classes)), _pictures(predictions, len(data.classes))
-    elif "probabilities" in found:
-        score = found["probabilities"].gather(1, predictions[:, None])[:, 0]
+    elif "probabilities" in predicted:
+        score = predicted["probabilities"].gather(1, predictions[:, None])[:, 0]
         cases, name = choose_classes(labels, predictions, score, num, ignore_index), "probability"
         shown = [data.classes[label] for label in labels.tolist()], [data.classes[k] for k in predictions.tolist()]
     else:
@@ -68,7 +68,7 @@ def cases_table(
 def choose_classes(
     labels: Tensor, predictions: Tensor, probability: Tensor, num: int, ignore_index: int | None = None
 ) -> dict[str, list[int]]:
-    """Return the positions of clear mistakes, of right guesses that were close, and of clear successes.
+    """Return the positions of the clearest mistakes, the closest right guesses, and the clearest successes.
 
     Args:
         labels: (N,) classes.
@@ -82,14 +82,22 @@ def choose_classes(
     wrong = (labels != predictions) & counted
     order = probability.argsort(stable=True)
     unsure = order[right[order]][:num]
-    # What is among the least sure is not among the surest, too.
+    # A sample among the least sure is not among the surest.
     sure = order[right[order]][len(unsure) :].flip(0)[:num]
     worst = order[wrong[order]].flip(0)[:num]
     return {"wrong": worst.tolist(), "unsure": unsure.tolist(), "right": sure.tolist()}
 
 
 def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
-    """Return the positions of the greatest and of the smallest of `error` (N,), at most `num` of each."""
+    """Return the positions of the greatest and of the smallest errors.
+
+    Args:
+        error: (N,) absolute errors.
+        num: How many of each, at most; no sample is among both.
+
+    Returns:
+        Positions as `worst`, the greatest error first, and `best`, the smallest first.
+    """
     order = error.argsort(stable=True)
     worst = order.flip(0)[:num]
     best = order[: len(order) - len(worst)][:num]
@@ -97,7 +105,7 @@ def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
 
 
 def _pictures(classes: Tensor, count: int) -> Sequence[Any]:
-    """Return classes (N, H, W) as pictures, from black for the first to white for the last; no class is black, too."""
+    """Return classes (N, H, W) as pictures: the first is black, the last white, and ignored pixels are black."""
     grey = classes.clamp(min=0).float() / max(count - 1, 1)
     return [Image(picture) if picture.ndim == 2 else "" for picture in grey]
 
@@ -109,9 +117,14 @@ def _values(values: Tensor) -> Sequence[Any]:
 
 
 def as_images(data: Data, places: Sequence[int]) -> Tensor | None:
-    """Return the inputs of test samples as images (n, C, H, W) from 0 to 1; None if they are no images.
+    """Return the inputs of test samples as images (n, C, H, W) from 0 to 1, before they were normalised.
 
-    Normalising is undone; where the data go beyond 0 to 1 by themselves, the images together are scaled to fit.
+    Args:
+        data: The data.
+        places: Positions in the test part.
+
+    Returns:
+        The images, scaled together if the data go beyond 0 to 1; None if the inputs are no images.
     """
     shape = data.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3, 4) or not places:

@@ -1,4 +1,4 @@
-"""Checks before the first step: that the parts of a training fit together, and that several processes can do it."""
+"""Checks before the first step: the parts of a training fit together, and its processes can train together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["check_parts", "check_ranked"]
 
 _log = logging.getLogger(__name__)
 
-# Last layers with the losses that apply their function themselves.
+# Last layers, with the losses that apply the same function themselves.
 _SQUASHED = (
     ((nn.Softmax, nn.Softmax2d), (nn.CrossEntropyLoss, FocalLoss)),
     (nn.Sigmoid, (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss, BinaryFocalLoss)),
@@ -50,7 +50,7 @@ def check_parts(trainer: Trainer, monitor: Monitor, added: Sequence[str]) -> Non
         )
     if isinstance(task, Supervised):
         _check_batch_norms(trainer.model, data)
-        _tell_twice_squashed(trainer.model, task.module)
+        _warn_of_squashing(trainer.model, task.module)
     measured = [f"val/{name}" for name in task.check(trainer.model, data, trainer.amp)]
     if measured:
         measured += added
@@ -79,8 +79,8 @@ def _check_optimizers(trainer: Trainer) -> None:
         )
 
 
-def _tell_twice_squashed(model: nn.Module, loss: nn.Module) -> None:
-    """Warn of a last layer whose function the loss applies once more."""
+def _warn_of_squashing(model: nn.Module, loss: nn.Module) -> None:
+    """Warn of a last layer whose function the loss applies again."""
     last = model
     while children := list(last.children()):
         last = children[-1]
@@ -88,16 +88,16 @@ def _tell_twice_squashed(model: nn.Module, loss: nn.Module) -> None:
         if isinstance(last, layers) and isinstance(loss, losses):
             _log.warning(
                 "model: the last layer is %s, and %s takes scores before it, as it applies one itself; trained like "
-                "this a model learns slowly and is never sure: leave the layer out",
+                "this, a model learns slowly and is never sure: leave the layer out",
                 type(last).__name__,
                 type(loss).__name__,
             )
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:
-    """Refuse training batches of one sample where BatchNorm would see a single value per channel.
+    """Reject training batches of one sample where BatchNorm would see a single value per channel.
 
-    Whether it does depends on the size of its input, so one sample is put through the model, in evaluation mode.
+    That depends on the size of its input, so the model computes one sample, in evaluation mode.
     """
     ranks = data.train.ranks
     size = 1 if ranks.options.get("sync_batch_norm") else ranks.size
@@ -119,7 +119,7 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
                 model(inputs[:1])
                 break
     except (RuntimeError, ValueError, IndexError, TypeError):
-        return  # The check of the loss says what does not fit.
+        return  # the check of the loss reports what does not fit
     finally:
         for hook in hooks:
             hook.remove()
@@ -152,7 +152,7 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
     if any(isinstance(module, nn.DataParallel) for module in trainer.model.modules()):
         raise ConfigError(
             "model: got nn.DataParallel, whose threads share one interpreter, and which copies the model in each step; "
-            "start a process for each GPU in its place: torchrun --nproc-per-node N"
+            "start a process for each GPU instead: torchrun --nproc-per-node N"
         )
     if joined == 1:
         return

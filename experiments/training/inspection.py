@@ -1,4 +1,4 @@
-"""Callbacks that look inside a training, as the ingredient `probe` says: probes of modules, a profile of steps."""
+"""Callbacks of the ingredient `probe`: probes of modules, a profile of steps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Probing", "Profiling", "make_callbacks"]
 
 _log = logging.getLogger(__name__)
 
-# From here on the loader is called the bottleneck.
-_MUCH = 0.2
+# Share of the time from which on a warning calls the loader the bottleneck.
+_WARNING_SHARE = 0.2
 
 
 def make_callbacks(run: LabRun, config: Mapping[str, Any]) -> list[Callback]:
-    """Return the callbacks that the settings `probe` ask for; none by default, or without that ingredient.
+    """Return the callbacks for the settings of `probe`; none by default, or without that ingredient.
 
     Args:
         run: The run, which gets media and artifacts.
@@ -36,26 +36,27 @@ def make_callbacks(run: LabRun, config: Mapping[str, Any]) -> list[Callback]:
         opt, callbacks = optimizer.make_optimizer(network, criterion), inspection.make_callbacks(_run, _config)
         loop.fit(network, batches, criterion, opt, log=_run.log_scalar, callbacks=callbacks, **training)
     """
-    asked = config.get("probe")
-    found: list[Callback] = []
-    if asked and asked["modules"]:
-        globs = asked["modules"]
-        found.append(Probing(run, [globs] if isinstance(globs, str) else globs, asked["every"], asked["what"]))
-    if asked and asked["profile"]:
-        found.append(Profiling(run, *asked["profile"]))
-    return found
+    settings = config.get("probe")
+    callbacks: list[Callback] = []
+    if settings and settings["modules"]:
+        globs = settings["modules"]
+        globs = [globs] if isinstance(globs, str) else globs
+        callbacks.append(Probing(run, globs, settings["every"], settings["what"]))
+    if settings and settings["profile"]:
+        callbacks.append(Profiling(run, *settings["profile"]))
+    return callbacks
 
 
 class Probing(Callback):
-    """Logs what goes through chosen modules, every so many steps, as `probe/MODULE/WHAT`.
+    """Logs statistics of chosen modules every few steps as `probe/MODULE/WHAT`.
 
-    Hooks are there for the steps that are looked at alone. Nothing of the training depends on it, bit for bit.
+    Only the observed steps have hooks. The training computes the same bits with and without it.
 
     Args:
         run: Gets histograms and images.
         modules: Globs on the names of modules.
-        every: Steps between two looks.
-        what: Of inputs, activations, gradients, weights, histograms, images.
+        every: Steps between two observed ones.
+        what: Any of inputs, activations, gradients, weights, histograms, images.
     """
 
     observes = True
@@ -69,23 +70,16 @@ class Probing(Callback):
         self._scale = 1.0
 
     def start(self, trainer: Trainer) -> None:
-        """Find the modules.
-
-        Raises:
-            ConfigError: If a glob matches none.
-        """
         self._probe = Probe(trainer.model, matching(trainer.model, self._globs), self._what)
         self._look_at_next(trainer)
 
     def before_step(self, trainer: Trainer, optimizer: str) -> None:
-        """Keep weights and norms of gradients, which are gone after the step."""
         if self._probe is not None and self._probe.is_attached:
             groups = trainer.optimizers[optimizer].param_groups
             self._probe.before_step({id(parameter) for group in groups for parameter in group["params"]})
             self._scale = trainer.amp.scale()
 
     def after_step(self, trainer: Trainer) -> None:
-        """Log what was seen of the step, or get ready for the next one."""
         if self._probe is not None and self._probe.is_attached:
             self._probe.detach()
             self._log(trainer, self._probe)
@@ -105,7 +99,6 @@ class Probing(Callback):
             self._run.log_media(f"probe/{name}", Image(image), step)
 
     def close(self) -> None:
-        """Remove the hooks."""
         if self._probe is not None:
             self._probe.detach()
 
@@ -128,11 +121,9 @@ class Profiling(Callback):
         self._profile: StepProfile | None = None
 
     def start(self, trainer: Trainer) -> None:
-        """Begin, if the first step is the one to begin with."""
         self._begin(trainer)
 
     def after_step(self, trainer: Trainer) -> None:
-        """Begin before the first step, and end after the last one."""
         if self._profile is None:
             self._begin(trainer)
             return
@@ -141,7 +132,6 @@ class Profiling(Callback):
             self._end(trainer.place.step)
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Count validations and what else is done between epochs as the rest."""
         if self._profile is not None:
             self._profile.leave_epoch()
 
@@ -154,11 +144,11 @@ class Profiling(Callback):
         profile, self._profile = self._profile, None
         if profile is None:
             return
-        found = profile.end()
-        _log.info("profile of %d steps, up to step %d:\n%s", found.steps, step, found)
-        self._run.info["profile"] = {**found.as_dict(), "last_step": step}
-        share = found.as_dict()["share"]["data"]
-        if share >= _MUCH:
+        profiled = profile.end()
+        _log.info("profile of %d steps, up to step %d:\n%s", profiled.steps, step, profiled)
+        self._run.info["profile"] = {**profiled.as_dict(), "last_step": step}
+        share = profiled.as_dict()["share"]["data"]
+        if share >= _WARNING_SHARE:
             _log.warning("%.0f%% of the time of these steps went into batches; raise data.num_workers", 100 * share)
         with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
             path = Path(folder) / f"profile-{step}.json.gz"
@@ -166,10 +156,8 @@ class Profiling(Callback):
             self._run.add_artifact(path)
 
     def end(self, trainer: Trainer) -> None:
-        """Report what was profiled, if the training has ended before the last step."""
-        self._end(trainer.place.step)
+        self._end(trainer.place.step)  # if the training ends before the last step
 
     def close(self) -> None:
-        """Stop profiling."""
         if self._profile is not None:
             self._profile.close()

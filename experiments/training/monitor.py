@@ -1,4 +1,4 @@
-"""Following one metric: which epoch was the best, and when to stop."""
+"""`Monitor`: follows one metric, to find the best epoch and to stop early."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Monitor"]
 
 
 class Monitor:
-    """Follows one metric: which epoch was the best, and how long ago.
+    """Follows one metric: its best epoch, and the validations since the last improvement.
 
     Args:
         name: Name of the metric, such as `val/loss`.
         mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement that exhaust it; None for no end.
-        min_delta: Smallest change that patience takes for an improvement; the best epoch is the best, however close.
+        min_delta: Smallest change that patience counts as an improvement; the best epoch needs no minimum.
 
     Raises:
         ConfigError: If `patience` or `min_delta` is out of range.
@@ -45,14 +45,17 @@ class Monitor:
 
     @property
     def exhausted(self) -> bool:
-        """True if patience has run out."""
+        """Whether patience has run out."""
         return self.patience is not None and self.waited >= self.patience
 
     def check(self, metrics: Collection[str]) -> None:
-        """Check that the metric is among the names of `metrics`.
+        """Check that validations measure the metric.
+
+        Args:
+            metrics: Names of the metrics of validations, such as `val/loss`.
 
         Raises:
-            ConfigError: If it is not.
+            ConfigError: If they do not; the message lists the names.
         """
         if self.name not in metrics:
             raise ConfigError(
@@ -60,7 +63,14 @@ class Monitor:
             )
 
     def update(self, metrics: Mapping[str, float], epoch: int) -> bool:
-        """Take in the metrics of a validation, and return whether they are the best so far.
+        """Add the metrics of a validation.
+
+        Args:
+            metrics: The metrics by name.
+            epoch: The epoch before the validation, from 1.
+
+        Returns:
+            Whether they are the best so far; the first ones are, and a number is better than NaN.
 
         Raises:
             ConfigError: If the metric is not among them.
@@ -84,11 +94,11 @@ class Monitor:
         return (value - other if self.larger_is_better else other - value) > least
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume from here."""
+        """Return the state to resume from."""
         return {"value": self.value, "epoch": self.epoch, "waited": self.waited, "mark": self._mark}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+        """Resume from the value of `state_dict`."""
         self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
-        # Earlier versions took the best value for it.
+        # States of earlier versions lack it.
         self._mark = state.get("mark", self.value)

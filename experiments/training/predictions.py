@@ -1,4 +1,4 @@
-"""Predictions of a model as a file of the run: csv, Parquet or npz."""
+"""The predictions of a model as a file of the run: csv, Parquet or npz."""
 
 from __future__ import annotations
 
@@ -21,93 +21,93 @@ if TYPE_CHECKING:
 __all__ = ["record_predictions"]
 
 
-def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data, format: str = "csv") -> int:
+def record_predictions(run: LabRun, predicted: Mapping[str, Tensor], data: Data, format: str = "csv") -> int:
     """Record predictions as the artifact `predictions.csv`, `.parquet` or `.npz`, and return their number.
 
     The columns of a table, with a row for each sample of `data.test`, in order:
 
-        file or index   which sample: its file, or its place in the source (in its part, if the source has parts)
-        target          only if there are targets; empty where one is missing or not known to the model
+        file or index   the sample: its file, or its place in the source (in its part, if the source has parts)
+        target          only if there are targets; empty where one is missing or unknown to the model
         prediction      the class, or the value in the targets' own unit
         p(CLASS), ...   the probability of each class
 
     Of several labels or values, there is a column for each: `target_NAME`, `prediction_NAME`. An npz has the arrays
     `file` or `index`, `target`, `prediction`, `probabilities` and `classes`; classes are numbers in them, -1 for a
-    target that is missing. A class for each pixel is always an npz, with the arrays `prediction` and `target`, (N, H,
-    W), beside the names.
+    missing target. A class for each pixel is always an npz, with the arrays `prediction` and `target`, (N, H, W), and
+    the names.
 
     Args:
-        run: A run of the lab.
-        found: What `loop.predict` made of the test part.
+        run: The run.
+        predicted: From `loop.predict` on the test part.
         data: The data.
         format: `csv`, `parquet` or `npz`.
 
     Raises:
         DataError: If there is nothing to predict.
-        MissingDependencyError: If the extra `parquet` is wanted and not installed.
+        MissingDependencyError: If Parquet needs the extra `parquet`, which is not installed.
     """
-    if not found:
+    if not predicted:
         raise DataError(
             "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
         )
-    predictions = found["predictions"]
+    predictions = predicted["predictions"]
     if data.task == "custom":
         raise DataError(
-            f"the predictions for data of the task {data.task} are no table; write what `loop.predict` returns in an "
-            "experiment of your own"
+            f"the predictions for data of the task {data.task} are no table; write the results of `loop.predict` in "
+            "your own experiment"
         )
     if predictions.ndim > 2 or (predictions.ndim == 2 and data.task == "segmentation"):
         format = "npz"
     write = {"csv": _write_csv, "parquet": _write_parquet, "npz": _write_npz}[format]
     with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
         path = Path(folder) / f"predictions.{format}"
-        write(path, found, data)
+        write(path, predicted, data)
         run.add_artifact(path)
     return len(predictions)
 
 
-def _write_csv(path: Path, found: Mapping[str, Tensor], data: Data) -> None:
-    columns = _table(found, data, lambda value: f"{value:.6g}")
+def _write_csv(path: Path, predicted: Mapping[str, Tensor], data: Data) -> None:
+    columns = _table(predicted, data, lambda value: f"{value:.6g}")
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
 
 
-def _write_parquet(path: Path, found: Mapping[str, Tensor], data: Data) -> None:
+def _write_parquet(path: Path, predicted: Mapping[str, Tensor], data: Data) -> None:
     arrow = require("pyarrow", "parquet", "export.predictions=parquet")
     parquet = require("pyarrow.parquet", "parquet", "export.predictions=parquet")
-    parquet.write_table(arrow.table(_table(found, data, float)), path)
+    parquet.write_table(arrow.table(_table(predicted, data, float)), path)
 
 
-def _write_npz(path: Path, found: Mapping[str, Tensor], data: Data) -> None:
+def _write_npz(path: Path, predicted: Mapping[str, Tensor], data: Data) -> None:
     import numpy as np
 
-    name, names = _names(found, data)
-    arrays: dict[str, Any] = {name: np.array(names), "prediction": found["predictions"].numpy()}
+    name, names = _names(predicted, data)
+    arrays: dict[str, Any] = {name: np.array(names), "prediction": predicted["predictions"].numpy()}
     if data.has_targets:
-        arrays["target"] = found["targets"].numpy()
-    if "probabilities" in found:
-        arrays["probabilities"] = found["probabilities"].numpy()
+        arrays["target"] = predicted["targets"].numpy()
+    if "probabilities" in predicted:
+        arrays["probabilities"] = predicted["probabilities"].numpy()
     if data.classes:
         arrays["classes"] = np.array(data.classes)
     np.savez_compressed(path, **arrays)
 
 
-def _names(found: Mapping[str, Tensor], data: Data) -> tuple[str, list]:
-    names = list(data.test_names) or list(range(len(found["predictions"])))
+def _names(predicted: Mapping[str, Tensor], data: Data) -> tuple[str, list]:
+    names = list(data.test_names) or list(range(len(predicted["predictions"])))
     return "file" if isinstance(names[0], str) else "index", names
 
 
-def _table(found: Mapping[str, Tensor], data: Data, probability: Callable[[float], Any]) -> dict[str, list]:
-    """Return the columns of a table; None stands for a target that is missing."""
-    name, names = _names(found, data)
+def _table(predicted: Mapping[str, Tensor], data: Data, probability: Callable[[float], Any]) -> dict[str, list]:
+    """Return the columns of a table, with None for a missing target."""
+    name, names = _names(predicted, data)
     columns: dict[str, list] = {name: names}
     if data.has_targets:
-        columns |= _columns("target", found["targets"], data)
-    columns |= _columns("prediction", found["predictions"], data)
-    for position, label in enumerate(data.classes if "probabilities" in found else ()):
-        columns[f"p({label})"] = list(map(probability, found["probabilities"][:, position].tolist()))
+        columns |= _columns("target", predicted["targets"], data)
+    columns |= _columns("prediction", predicted["predictions"], data)
+    for position, label in enumerate(data.classes if "probabilities" in predicted else ()):
+        columns[f"p({label})"] = list(map(probability, predicted["probabilities"][:, position].tolist()))
     return columns
 
 
@@ -123,5 +123,5 @@ def _columns(name: str, values: Tensor, data: Data) -> dict[str, list]:
 
 
 def _is_missing(value: float, data: Data) -> bool:
-    """Tell whether a number stands for a target that is not there; see `Data.has_targets`."""
+    """Tell whether a number stands for a missing target; see `Data.has_targets`."""
     return math.isnan(value) if data.task == "regression" else value < 0

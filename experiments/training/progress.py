@@ -16,12 +16,12 @@ _LINES = 20
 
 
 class Progress:
-    """A progress bar over optimizer steps on the terminal, past the captured output; else about twenty lines a run.
+    """A bar over optimizer steps on a terminal, which the captured output leaves out; else about twenty lines a run.
 
     Args:
         num_epochs: Epochs of the training.
-        num_steps: Optimizer steps of it.
-        step: Steps that an earlier session has done.
+        num_steps: Optimizer steps of the training.
+        step: Steps done by earlier sessions.
     """
 
     def __init__(self, num_epochs: int, num_steps: int, step: int = 0) -> None:
@@ -42,13 +42,23 @@ class Progress:
             self._bar.close()
 
     def step(self, step: int, loss: float) -> None:
-        """Show that `step` optimizer steps are done."""
+        """Show the number of steps done on the bar, if there is one.
+
+        Args:
+            step: The number of optimizer steps done, with those of earlier sessions.
+            loss: The mean loss since the last call.
+        """
         if self._bar is not None:
             self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
             self._bar.update(step - self._bar.n)
 
     def epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Tell of a finished epoch, unless too much was told already."""
+        """Log the metrics of a finished epoch: of every epoch up to twenty, else of every n-th and the last one.
+
+        Args:
+            epoch: Number of the epoch, from 1.
+            metrics: The metrics of its validation by name; empty if there was none.
+        """
         if epoch % math.ceil(self.num_epochs / _LINES) and epoch != self.num_epochs:
             return
         if self._bar is not None:

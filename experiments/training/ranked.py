@@ -1,7 +1,7 @@
-"""Steps of a training by several processes: each computes the gradients of its share of a batch, and all add them up.
+"""Steps of a training by several processes: each computes the gradients of its share of a batch, and they are summed.
 
-The gradients are those of the whole batch: DistributedDataParallel takes the mean over ranks, so a rank's loss counts
-by its share of the batch, times the number of ranks. Micro-batches are added up before gradients are exchanged.
+The gradients are those of the whole batch: DistributedDataParallel takes the mean over ranks, so a rank's loss is
+multiplied by its share of the batch and the number of ranks. Micro-batches are added up before the exchange.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Task, Trainer
-from ingredients.datasets.structure import map_tensors
+from ingredients.datasets.structure import tensors_of
 from ingredients.errors import ConfigError
 from ingredients.models.synced_norms import sync_batch_norms
 from ingredients.ranks.group import Ranks
@@ -25,7 +25,7 @@ __all__ = ["RankedSteps"]
 
 
 class _Touched(nn.Module):
-    """Returns a zero to which all parameters of a model contribute, the last one first when it goes backward."""
+    """Returns a zero that depends on all parameters of a model; backward reaches the last one first."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class _Touched(nn.Module):
 
 
 def _settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
-    """Let DistributedDataParallel lay out the gradients that it exchanges together before the first step.
+    """Let DistributedDataParallel group the gradients of one exchange before the first step.
 
-    It lays them out anew after the first backward pass of a process, and where a number lies decides in which order
-    three ranks or more sum it up. So that a resumed session computes the bits of the uncut one, that pass is one of
-    zeros here, in an order that follows from the parameters alone.
+    It regroups them after the first backward pass of a process, and the place of a number decides the order in which
+    three ranks or more sum it up. For a resumed session to compute the bits of the uncut one, that pass is one of zeros
+    here, in an order that follows from the parameters alone.
     """
     model = wrapped.module
     wrapped.module = _Touched(model)
@@ -64,27 +64,27 @@ class RankedSteps:
     """The optimizer steps of one of several ranks.
 
     Args:
-        trainer: The training; batch normalisation of its model becomes that of all ranks, if that is asked for.
-        ranks: All of them.
+        trainer: The training; with `sync_batch_norm`, batch normalisation of its model becomes that of all ranks.
+        ranks: The processes of the training.
 
     Attributes:
-        model: What is trained: the model within torch's DistributedDataParallel.
+        model: The model to train, wrapped in torch's DistributedDataParallel.
     """
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
-        # The trainer has these steps, and a reference cycle would hold on to the workers of a loader.
+        # The trainer holds this object, and a reference cycle would keep the workers of a loader alive.
         self._trainer: Trainer = weakref.proxy(trainer)
         self._ranks = ranks
         self._batches = trainer.data.train
         if ranks.options["sync_batch_norm"]:
             sync_batch_norms(trainer.model)
         self.model = self._wrapped(trainer.model)
-        # Whether the weight of a share is its part of the batch, which is known without asking the others.
+        # Whether the weight of a share is its number of samples, which is known without an exchange.
         task = trainer.task
         self._counts_samples = type(task).weight is Task.weight or isinstance(task, Supervised)
 
     def _wrapped(self, model: nn.Module) -> nn.Module:
-        """Return the model that is trained in the place of another one, which has its parameters."""
+        """Return a wrapper that trains the parameters of a model."""
         device = self._trainer.amp.device
         wrapped = nn.parallel.DistributedDataParallel(
             model,
@@ -96,7 +96,7 @@ class RankedSteps:
         return wrapped
 
     def _adding_up(self) -> contextlib.AbstractContextManager[None]:
-        """Add gradients up on each rank, without exchanging them."""
+        """Add up gradients on each rank, without exchanging them."""
         return self.model.no_sync()  # type: ignore[operator]  # of DistributedDataParallel
 
     def step(self, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> tuple[Tensor | None, bool]:
@@ -107,46 +107,52 @@ class RankedSteps:
             optimizer: The optimizer.
 
         Returns:
-            This rank's part of the loss, whose mean over ranks is that of the whole batch; and whether it stepped.
+            This rank's part of the loss, whose mean over ranks is that of the whole batch; and whether the optimizer
+            stepped.
+
+        Raises:
+            ConfigError: If the task skips the batch.
         """
-        task, amp, trainer = self._trainer.task, self._trainer.amp, self._trainer
+        task, amp, size = self._trainer.task, self._trainer.amp, self._ranks.size
         weights = [task.weight(batch) for batch in group]
         total = self._total(sum(weights))
         total = total if isinstance(total, Tensor) else total or 1.0
-        # The loss of a sum is divided by this rank's samples where it is logged; what is beside it adds up.
-        share_of_all = self._ranks.size * sum(weights) / total
         whole: Tensor | None = None
-        beside: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
         for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
-            is_empty = not self._counts_samples and not task.is_sum and not weight
-            share = self._ranks.size * weight / total
-            is_last = number == len(group)
-            with contextlib.nullcontext() if is_last else self._adding_up():
-                with amp.autocast(), self._outputs_seen() as outputs:
-                    found = task.loss(self.model, batch)
-                    if found is None:
-                        raise ConfigError(
-                            f"{type(task).__name__}.loss: skipped a batch, which one of several processes cannot; "
-                            "return a loss of 0, or train in one process"
-                        )
-                    parts = found if isinstance(found, Mapping) else {"loss": found}
-                    own = parts["loss"] if "loss" in parts else trainer.note(parts)
-                    loss = own * (self._ranks.size if task.is_sum else share)
-                    if is_empty:  # its mean is one over nothing, which is NaN, and so would all gradients be
-                        loss = _nothing_of(outputs)
-                amp.backward(loss)
-            counted = _counted(own.detach() * (share_of_all if task.is_sum else share), weight)
+            share = size if task.is_sum else size * weight / total
+            with contextlib.nullcontext() if number == len(group) else self._adding_up():
+                parts = self._backward(batch, weight, share)
+            # The loop divides the loss of a sum by this rank's samples.
+            factor = size * sum(weights) / total if task.is_sum else share
+            counted = _counted(parts["loss"].detach() * factor, weight)
             whole = counted if whole is None else whole + counted
-            factor = self._ranks.size if task.is_sum else share
-            for name, value in parts.items():
-                beside[name] = beside.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * factor, weight)
-        if len(beside) > 1:
-            trainer.note(beside)
+            for name, value in parts.items() if len(parts) > 1 else ():
+                scalars[name] = scalars.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * share, weight)
+        if scalars:
+            self._trainer.note(scalars)
         return whole, amp.step(optimizer)
+
+    def _backward(self, batch: Any, weight: Tensor | int, share: Any) -> Mapping[str, Tensor]:
+        """Add the gradients of a share of a micro-batch, and return its loss and other scalars by name."""
+        task, amp = self._trainer.task, self._trainer.amp
+        with amp.autocast(), self._outputs_seen() as outputs:
+            value = task.loss(self.model, batch)
+            if value is None:
+                raise ConfigError(
+                    f"{type(task).__name__}.loss: skipped a batch, which one of several processes cannot; "
+                    "return a loss of 0, or train in one process"
+                )
+            parts = value if isinstance(value, Mapping) else {"loss": value}
+            loss = parts["loss"] * share if "loss" in parts else self._trainer.note(parts)
+            if not self._counts_samples and not task.is_sum and not weight:
+                loss = _nothing_of(outputs)  # a mean over nothing is NaN, and so are its gradients
+        amp.backward(loss)
+        return parts
 
     @contextlib.contextmanager
     def _outputs_seen(self) -> Iterator[list[Any]]:
-        """Give a list that what the model returns meanwhile is put into, where a share may have no weight."""
+        """Collect the outputs of the model in a list, where a share may have no weight."""
         seen: list[Any] = []
         if self._counts_samples:
             yield seen
@@ -158,7 +164,7 @@ class RankedSteps:
             hook.remove()
 
     def _total(self, weight: Tensor | int) -> Tensor | float:
-        """Return the weight of the shares of all ranks; those of a full batch are alike."""
+        """Return the weight of the shares of all ranks; in a full batch they are equal."""
         batches, place = self._batches, self._trainer.place
         is_even = place.batch < len(batches) or batches.last_batch_size % self._ranks.size == 0
         if self._counts_samples and not isinstance(weight, Tensor) and is_even:
@@ -166,29 +172,30 @@ class RankedSteps:
         return self._ranks.total(weight)
 
     def settle(self) -> None:
-        """Bring the model that is measured and saved up to date on all ranks: here the statistics of its layers."""
+        """Update the model that is measured and saved on all ranks: here the statistics of its layers."""
         for model in {id(each): each for each in (self._trainer.model, self._trainer.evaluated)}.values():
             self._ranks.send_tensors(model, buffers_alone=True)
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return what was measured by each rank as means over all; NaN where a rank has NaN."""
+        """Return the means over all ranks of values that each has measured.
+
+        Args:
+            values: Values of this rank by name, with the same names in the same order on each.
+
+        Returns:
+            The means by name, the same on each rank; NaN where a rank has NaN.
+        """
         return dict(zip(values, self._ranks.mean(list(values.values())), strict=True))
 
 
 def _nothing_of(outputs: Sequence[Any]) -> Tensor:
-    """Return a zero that gives zeros as gradients to all that outputs depend on, so that they are exchanged."""
-    found: list[Tensor] = []
-
-    def add(part: Any) -> None:
-        if isinstance(part, Tensor) and part.requires_grad:
-            found.append((part * 0).sum())
-
-    map_tensors(list(outputs), add)
-    return torch.stack([each.float() for each in found]).sum()
+    """Return a zero whose gradients, all zeros, reach everything that outputs depend on, so they are exchanged."""
+    zeros = [(part * 0).sum().float() for part in tensors_of(list(outputs)) if part.requires_grad]
+    return torch.stack(zeros).sum()
 
 
 def _counted(value: Tensor, weight: Tensor | int) -> Tensor:
-    """Return what a share adds to a mean: nothing if it has no weight, and its own mean is NaN."""
+    """Return the contribution of a share to a mean: 0 if it has no weight, where its own mean is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, value, 0.0)
     return value if weight else torch.zeros_like(value)

@@ -1,4 +1,4 @@
-"""Results that a run records at its end: test metrics, good and bad cases, the model's graph, predictions as a file."""
+"""The results of a run: test metrics, good and bad cases, the graph of the model, predictions as a file."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _log = logging.getLogger(__name__)
 
 
 def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: torch.device) -> None:
-    """Say in one line what is trained or measured, on what, and where.
+    """Log one line about the data, the model and the device of a run.
 
     Args:
-        config: The run's whole config.
-        model: The model.
-        data: Its data.
-        device: Where they are.
+        config: The run's whole config; `data.path`, `data.name` and `model.name` are shown.
+        model: The model, for the number of its parameters.
+        data: The data, for the samples of each part.
+        device: The device of both.
     """
     of_data, of_model = (config.get(name) or {} for name in ("data", "model"))
     counts = (f"{part:,} {name}" for name in ("train", "val", "test") if (part := getattr(data, name).num_samples))
@@ -60,11 +60,11 @@ def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: to
 
 
 def report_speed(run: LabRun, speed: Speed | None) -> None:
-    """Record the figures of a training as `info.speed`; those of an earlier session stay where this one took no step.
+    """Record the speed of a training as `info.speed`.
 
     Args:
         run: The run.
-        speed: That of the result of `loop.fit`.
+        speed: From the result of `loop.fit`; None, if this session took no step, keeps the figures of an earlier one.
     """
     if speed is not None:
         run.info["speed"] = speed.figures
@@ -72,11 +72,11 @@ def report_speed(run: LabRun, speed: Speed | None) -> None:
 
 @contextlib.contextmanager
 def measured_speed(run: LabRun, batches: Batches) -> Iterator[None]:
-    """Time an evaluation in a `with` block: samples per second, in the log and in `info.speed`.
+    """Time an evaluation in a `with` block, and report samples per second in the log and in `info.speed`.
 
     Args:
         run: The run.
-        batches: What is evaluated.
+        batches: The batches that the block evaluates; nothing is reported if they hold no samples.
     """
     start = time.perf_counter()
     yield
@@ -87,9 +87,15 @@ def measured_speed(run: LabRun, batches: Batches) -> Iterator[None]:
 
 
 def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float | None:
-    """Record test metrics in the run's info, and return the one that counts: accuracy, or r2.
+    """Record test metrics as `info.test`, and the confusion matrices of `metrics.use` as tables and pictures.
 
-    Returns None, and says so, if there was no test part.
+    Args:
+        run: The run.
+        metrics: From `loop.evaluate` on the test part.
+        loss: The loss, which names the main metric.
+
+    Returns:
+        The main metric, accuracy or r2, as the result of the run; None, with a warning, if there is no test part.
     """
     if not metrics:
         _log.warning("there is no test part to measure; train with data.test_fraction above 0")
@@ -114,22 +120,28 @@ def _report_matrix(run: LabRun, name: str, matrix: Tensor, classes: Sequence[str
     run.log_media(f"{name}/picture", Image(picture.numpy()))
 
 
-def report_cases(run: LabRun, found: Mapping[str, Tensor], data: Data, loss: Loss) -> None:
+def report_cases(run: LabRun, predicted: Mapping[str, Tensor], data: Data, loss: Loss) -> None:
     """Log the table `test/cases`: where the model is wrong, unsure and right, or has the greatest and smallest errors.
 
     Args:
-        run: A run of the lab.
-        found: What `loop.predict` made of the test part.
+        run: The run.
+        predicted: From `loop.predict` on the test part.
         data: The data.
         loss: The loss.
     """
-    table = cases_table(data, found, ignore_index=getattr(loss.module, "ignore_index", None))
+    table = cases_table(data, predicted, ignore_index=getattr(loss.module, "ignore_index", None))
     if table is not None:
         run.log_media("test/cases", table)
 
 
 def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
-    """Give the model's graph to the observers that draw it; without any it costs nothing."""
+    """Pass the graph of a model to the observers that draw it, such as TensorBoard's; without any it costs nothing.
+
+    Args:
+        run: The run.
+        model: The model; it computes one sample of zeros.
+        data: The data, for the shape and type of its inputs.
+    """
     import torch
 
     sample = torch.zeros(1, *data.input_shape, dtype=data.input_dtype, device=next(model.parameters()).device)

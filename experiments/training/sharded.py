@@ -1,7 +1,7 @@
 """Training with parameters, gradients and momenta split over ranks: torch's FSDP2, `fully_shard`.
 
-A copy of the model is split and trained. The model itself stays whole on each rank; what is trained goes back into it
-where it is measured or saved, so that every checkpoint is one that a single process reads.
+A copy of the model is split and trained. The model itself stays whole on each rank, and receives the trained weights
+before it is measured or saved, so a single process can read every checkpoint.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class ShardedSteps(RankedSteps):
     """The optimizer steps of one of several ranks, each of which holds a share of every parameter.
 
     Args:
-        trainer: The training; its optimizer, which holds the parameters of its model and a state of them or none, holds
-            shares of both afterwards.
-        ranks: All of them.
+        trainer: The training; its optimizer holds shares of the parameters, and of its state, afterwards.
+        ranks: The processes of the training.
     """
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
@@ -56,7 +55,6 @@ class ShardedSteps(RankedSteps):
 
     @contextlib.contextmanager
     def _adding_up(self) -> Iterator[None]:
-        """Add gradients up on each rank, without exchanging them."""
         self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
         try:
             yield
@@ -65,25 +63,24 @@ class ShardedSteps(RankedSteps):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring what is trained back into the model, whole."""
         trained = dict(self.model.named_parameters())
         for name, parameter in self._whole.named_parameters():
-            parameter.copy_(whole_of(trained[name]))
+            parameter.copy_(_whole_of(trained[name]))
         buffers = dict(self.model.named_buffers())
         for name, buffer in self._whole.named_buffers():
             buffer.copy_(buffers[name])
         super().settle()
 
 
-def whole_of(value: Tensor) -> Tensor:
-    """Return a tensor that is split over ranks as one; all of them ask for it."""
+def _whole_of(value: Tensor) -> Tensor:
+    """Return a tensor that is split over ranks as a whole; all ranks call it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _hand_over(
     optimizer: torch.optim.Optimizer, whole: Mapping[str, nn.Parameter], split: Mapping[str, nn.Parameter]
 ) -> None:
-    """Let an optimizer train the split parameters, with its state split alike."""
+    """Replace the parameters of an optimizer by the split ones, and split its state in the same way."""
     names = {id(parameter): name for name, parameter in whole.items()}
     for group in optimizer.param_groups:
         group["params"] = [split[names[id(parameter)]] for parameter in group["params"]]

@@ -1,8 +1,8 @@
-"""Speed of a training: samples and steps a second, peak memory, and the share of time that it waited for data.
+"""The speed of a training: samples and steps a second, peak memory, and the share of its time spent waiting for data.
 
 The clock is read at the ends of epochs, where the loop has waited for the device anyway. Waiting for data is timed only
-where batches are read as they are asked for: around each `next` on the CPU, and on CUDA by events in the stream, which
-say how long the device itself had nothing to do.
+where batches are read on demand: around each `next` on the CPU, and on CUDA by events in the stream, which measure how
+long the device itself was idle.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = ["Speed", "Stopwatch", "peak_memory_bytes"]
 
 _log = logging.getLogger(__name__)
 
-# From here on the loader is called the bottleneck: a share of the time, and seconds that are worth a sentence.
-_MUCH, _LONG_S = 0.2, 5.0
+# Share of the time and seconds from which on a warning calls the loader the bottleneck.
+_WARNING_SHARE, _WARNING_S = 0.2, 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Plain figures of the training in one session: its steps, without validations and states saved between epochs.
+    """Figures of the steps of one session, without validations and states saved between epochs.
 
     Attributes:
         train_s: Seconds of training.
         samples: Samples trained on.
         steps: Steps, skipped ones included.
-        peak_memory_bytes: Most memory that was used: on CUDA what tensors took of the device in the training, else that
-            of the process; None where the system does not tell.
-        data_wait: Share of `train_s` that was spent waiting for data, from 0 to 1; None for batches cut from memory.
+        peak_memory_bytes: Peak memory: on CUDA of tensors on the device during the training, else of the process; None
+            where the system does not report it.
+        data_wait: Share of `train_s` spent waiting for data, from 0 to 1; None for batches cut from memory.
     """
 
     train_s: float
@@ -49,15 +49,15 @@ class Speed:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The figures by name, as `info.speed` has them; those that are not known are left out."""
-        found = {
+        """The known figures by name, as in `info.speed`."""
+        figures = {
             "samples_per_s": self.samples / self.train_s,
             "steps_per_s": self.steps / self.train_s,
             "train_s": self.train_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "data_wait": self.data_wait,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in figures.items() if value is not None}
 
     def __str__(self) -> str:
         """Return the figures in one line."""
@@ -70,11 +70,11 @@ class Speed:
 
 
 class Stopwatch:
-    """Times the epochs of a training, and what of them waits for data.
+    """Times the epochs of a training, and its waiting for data.
 
     Args:
-        batches: What is trained on.
-        device: Where the training computes.
+        batches: The training part.
+        device: The device of the training.
         clock: Returns seconds.
     """
 
@@ -88,19 +88,33 @@ class Stopwatch:
         self._steps = 0
         self._began = (0.0, 0, 0)
         if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)  # the peak is that of the training, not of what came before
+            torch.cuda.reset_peak_memory_stats(device)  # not the peak of anything before
 
     def start(self, place: Place) -> None:
-        """Begin to time an epoch, at `place` of it."""
+        """Begin to time an epoch, or the rest of one that is resumed.
+
+        Args:
+            place: The place of the training; its batches and steps so far are not counted.
+        """
         self._began = (self._clock(), place.batch, place.step)
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Return the batches of an epoch, timed if they are read."""
+        """Return the batches of an epoch; with waiting for them timed, where they are read on demand.
+
+        Args:
+            epoch: Number of the epoch, from 1.
+            start: The first batch to return, from 0; those before it were trained on by an earlier session.
+        """
         batches = self._batches.epoch(epoch, start)
         return batches if self._wait is None else _Timed(batches, self._wait)
 
     def stop(self, place: Place) -> None:
-        """End timing an epoch, at `place` of it; the device has done its work."""
+        """Stop timing an epoch, once the device has finished its work.
+
+        Args:
+            place: The place of the training; steps and samples are the difference to that of `start`. A short last
+                batch counts by its samples.
+        """
         then, batch, step = self._began
         self._seconds += self._clock() - then
         self._steps += place.step - step
@@ -116,7 +130,7 @@ class Stopwatch:
         share = None if waited is None else min(waited / self._seconds, 1.0)
         speed = Speed(self._seconds, self._samples, self._steps, peak_memory_bytes(self._device), share)
         _log.info("trained at %s", speed)
-        if waited is not None and share is not None and share >= _MUCH and waited >= _LONG_S:
+        if waited is not None and share is not None and share >= _WARNING_SHARE and waited >= _WARNING_S:
             _log.warning(
                 "the loader is the bottleneck: the training waited for data %.0f%% of its time; raise data.num_workers "
                 "(it is %d), or hold the data in memory (data.in_memory=True) if they fit",
@@ -127,7 +141,7 @@ class Stopwatch:
 
 
 class _Timed:
-    """Iterates over batches, timing each `next`; it holds on to none of them."""
+    """Iterates over batches and times each `next`; keeps no reference to a batch."""
 
     def __init__(self, batches: Iterable[Any], wait: _Wait | _DeviceWait) -> None:
         self._batches = iter(batches)
@@ -145,7 +159,7 @@ class _Timed:
 
 
 class _Wait:
-    """Seconds that this process waits."""
+    """Seconds this process waits."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -162,7 +176,7 @@ class _Wait:
 
 
 class _DeviceWait:
-    """Seconds that a CUDA device has nothing to do: the process runs ahead of it, so its own waiting says little."""
+    """Seconds a CUDA device is idle: the process runs ahead of it, so its own waiting says little."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.current_stream(device)
@@ -174,7 +188,7 @@ class _DeviceWait:
 
     def end(self) -> None:
         self._pairs.append((self._began, self._stream.record_event(torch.cuda.Event(enable_timing=True))))
-        while self._pairs and self._pairs[0][1].query():  # the device has passed both; asking does not wait
+        while self._pairs and self._pairs[0][1].query():  # the device has passed both; the query does not wait
             self._add()
 
     def seconds(self) -> float:
@@ -193,7 +207,15 @@ def _new_wait(device: torch.device, clock: Callable[[], float]) -> _Wait | _Devi
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the most memory that tensors took of a CUDA device, else that this process had; None if not known."""
+    """Return the peak memory so far: of tensors on a CUDA device, else of this process.
+
+    Args:
+        device: The device of the training.
+
+    Returns:
+        Bytes; None where the system does not report them. Other devices than CUDA count the memory of the process, not
+        that of the device.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -205,7 +227,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def _peak_of_process() -> int | None:
-    """Return the peak as POSIX tells it: in bytes on macOS, in KiB elsewhere."""
+    """Return the peak from POSIX, which counts bytes on macOS and KiB elsewhere."""
     import sys
 
     try:
@@ -216,5 +238,5 @@ def _peak_of_process() -> int | None:
 
 
 def _rounded(value: float) -> str:
-    """Return a figure with three digits, or with all of those before the point."""
+    """Return a figure with three digits, or without decimals from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

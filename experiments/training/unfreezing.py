@@ -17,14 +17,14 @@ _log = logging.getLogger(__name__)
 
 
 class Unfreezing(Callback):
-    """Lets parts of a model that are frozen until an epoch be trained once it begins.
+    """Trains frozen parts of a model from an epoch on.
 
-    Which those are follows from the epoch alone, so a training that is resumed needs no state of it. `fit` adds one for
-    each model that has such parts.
+    The epoch alone decides which parts are frozen, so a resumed training needs no state of it. `fit` adds one for each
+    model that has such parts.
 
     Args:
-        freezing: What is frozen of the model.
-        epochs: Epochs of the training; what is unfrozen after them is warned of.
+        freezing: The frozen parts of the model.
+        epochs: Epochs of the training; a warning names parts that stay frozen in all of them.
     """
 
     def __init__(self, freezing: Freezing, epochs: int) -> None:
@@ -34,11 +34,9 @@ class Unfreezing(Callback):
             _log.warning("model.unfreeze: %s stay frozen: the training has %d epochs", ", ".join(never), epochs)
 
     def start(self, trainer: Trainer) -> None:
-        """Freeze what is frozen in the epoch to resume from."""
         self._freezing.begin_epoch(trainer.place.epoch + 1)
 
     def after_epoch(self, trainer: Trainer) -> None:
-        """Unfreeze what the next epoch trains."""
         epoch = trainer.place.epoch + 2
         opened = self._freezing.opened_in(epoch)
         if opened:

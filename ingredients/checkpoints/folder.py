@@ -1,9 +1,9 @@
-"""`CheckpointFolder`: the best and the newest states of one training, as files of which a good one is always there.
+"""`CheckpointFolder`: the best and the newest states of one training, as files; a good one is there at any moment.
 
 best.pt            weights of the best epoch
 last.pt            the newest state of the whole training
-step-000000120.pt  the states before it, by their optimizer steps
-best-000004.pt     weights of an epoch that one of those before still has for the best
+step-000000120.pt  earlier states, by their optimizer steps
+best-000004.pt     weights of an epoch that were the best at an earlier state
 start/             the state of another run that the training started from, and its best weights
 nonfinite-000000120/  a step whose loss, gradients or weights were not finite; see `experiments.training.bundle`
 """
@@ -42,18 +42,18 @@ class CheckpointFolder:
         self._last_step: int | None = None
         self._last_is_interim = False
         self._best_epoch = 0
-        # The epoch of the best weights by each newest state that is kept; None where that is not known.
+        # The epoch of the best weights according to each kept state; None where that is not known.
         self._best_epochs: dict[Path, int | None] = {}
         self._was_read_back = False
 
     @property
     def best(self) -> Path:
-        """Path of the best weights."""
+        """The file of the best weights."""
         return self.path / "best.pt"
 
     @property
     def last(self) -> Path:
-        """Path of the newest state."""
+        """The file of the newest state."""
         return self.path / "last.pt"
 
     def has_states(self) -> bool:
@@ -67,7 +67,7 @@ class CheckpointFolder:
     # ------------------------------------------------------------------ reading
 
     def clear(self) -> None:
-        """Remove what a process that was killed had written half; nobody else may write here meanwhile."""
+        """Remove unfinished files of a killed process; nobody else may write here meanwhile."""
         for path in self.path.glob(".*.tmp"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -75,11 +75,14 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest state that is whole and passes `check`, with its path; None if there is no state.
+        """Return the newest good state with its path; None if there is no state.
+
+        Args:
+            check: Called with a state that is whole and its path; raises `CheckpointError` to reject it.
 
         Raises:
-            CheckpointError: If there are states, and none of them is good; or if the disk refuses to read one, which
-                may be good.
+            CheckpointError: If there are states, and none of them is good; or if the disk fails to read one, which may
+                be good.
         """
         faults = []
         for path in self._states():
@@ -101,9 +104,13 @@ class CheckpointFolder:
         return None
 
     def split(self, start: Path) -> Split | None:
-        """Return how the data of a training were split that began at the state `start` of another run.
+        """Return the split of the data of a training that began at a state of another run.
 
-        That is told by its own states, and before it has any, by `start`, as it is kept here, or there.
+        Args:
+            start: That state. The training's own states count first, then the copy of `start` here.
+
+        Returns:
+            The split; None if it was not kept.
 
         Raises:
             CheckpointError: If none of them can be read.
@@ -117,16 +124,21 @@ class CheckpointFolder:
         return split_of(load_checkpoint(path, check=False), path)
 
     def start_of(self, start: Path) -> Path:
-        """Return where the state `start` of another run is kept here; `start` itself if it is not."""
+        """Return the copy here of a state of another run, made by `keep_start`; `start` itself if there is none.
+
+        Args:
+            start: The file of the state, in the other run's folder. The copy outlives it, so that a resumed run can
+                begin again.
+        """
         kept = self.path / "start" / start.name
         return kept if kept.is_file() else start
 
     def keep_start(self, path: Path, epoch: int) -> None:
-        """Keep a state of another run, and the best weights by it: there they go, or others take their place.
+        """Keep a state of another run and its best weights, which may be removed or replaced there.
 
         Args:
             path: The state.
-            epoch: That of the best weights; 0 if there are none.
+            epoch: The epoch of its best weights; 0 if there are none.
 
         Raises:
             OSError: If it cannot be written.
@@ -137,14 +149,14 @@ class CheckpointFolder:
         make_folder(folder)
         weights = CheckpointFolder(path.parent, 1).weights_of(epoch) if epoch else None
         if weights is not None:
-            stand_for(weights, folder / self.best.name)
-        # The last, because it says that all is there.
-        stand_for(path, folder / path.name)
+            _link(weights, folder / self.best.name)
+        # Last: its presence means that both are there.
+        _link(path, folder / path.name)
 
     def resume_from(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
-        """Let `state`, read from `path`, be the newest one, and the weights that it has for the best be those.
+        """Make a state the newest one, and its best weights the best ones.
 
-        States that were passed over for it go: they are damaged, or ahead of the record.
+        Removes newer states, which are damaged, or ahead of the record.
 
         Args:
             path: One of the states here.
@@ -163,22 +175,27 @@ class CheckpointFolder:
                     "back, or start a new run"
                 )
             if weights != self.best:
-                stand_for(weights, self.best)
+                _link(weights, self.best)
         elif best:
             self.best.unlink(missing_ok=True)
         older = self._states()
         if path != self.last:
-            stand_for(path, self.last)
+            _link(path, self.last)
             for other in older[: older.index(path)]:
                 if other != self.last:
                     other.unlink()
         self._best_epochs = {other: _kept_epoch(other) for other in older if other.exists() and other != self.last}
         self._best_epochs[self.last] = self._best_epoch = epoch
         self._last_step = state["step"]
-        self._last_is_interim = is_interim(state)
+        self._last_is_interim = _is_interim(state)
 
     def weights_of(self, epoch: int) -> Path | None:
-        """Return where the weights of `epoch`, once the best, are and can be read; None if nowhere."""
+        """Return the file of weights that were once the best; None if there is no readable one.
+
+        Args:
+            epoch: Their epoch. They are in `best.pt`, or, since others are better, in a file of their own as long as a
+                state needs them.
+        """
         for path in (self.best, self._superseded(epoch)):
             with contextlib.suppress(CheckpointError):
                 if load_checkpoint(path).get("epoch") == epoch:
@@ -188,56 +205,66 @@ class CheckpointFolder:
     # ------------------------------------------------------------------ writing
 
     def write_best(self, weights: Mapping[str, Any]) -> None:
-        """Write the best weights so far; those before stay as long as a state here has them for the best.
+        """Write the best weights so far; earlier ones stay while a kept state counts them as the best.
+
+        Args:
+            weights: The state of the model with its `epoch`.
 
         Raises:
             CheckpointError: If they cannot be written; those before stay.
             OSError: The same.
         """
         if self._best_epoch and self._best_epoch in self._best_epochs.values() and self.best.exists():
-            stand_for(self.best, self._superseded(self._best_epoch))
+            _link(self.best, self._superseded(self._best_epoch))
         save_checkpoint(weights, self.best)
         self._best_epoch = weights["epoch"]
 
     def adopt_best(self, path: Path, epoch: int) -> None:
-        """Take the best weights of another training for the best so far.
+        """Adopt the best weights of another training as the best so far.
+
+        Args:
+            path: Their file; linked where the file system allows it, else copied.
+            epoch: Their epoch.
 
         Raises:
             OSError: If they cannot be written.
         """
         make_folder(self.path)
-        stand_for(path, self.best)
+        _link(path, self.best)
         self._best_epoch = epoch
 
     def write_last(self, state: Mapping[str, Any]) -> None:
-        """Write the newest state; `keep` in all stay.
+        """Write the newest state, and keep the newest `keep` ones.
 
-        An interim state, which only a signal caused, gives way to the next one, so that a resumed training keeps the
-        states of an uninterrupted one.
+        The next state replaces an interim one, which only a signal caused, so a resumed training keeps the same states
+        as an uninterrupted one.
+
+        Args:
+            state: The state of the whole training.
 
         Raises:
             CheckpointError: If it cannot be written, or not be read back; the one before it stays.
             OSError: The same.
         """
         is_same_step = self._last_step == state["step"]
-        if is_interim(state) and is_same_step and not self._last_is_interim:
+        if _is_interim(state) and is_same_step and not self._last_is_interim:
             return
         if self._last_step is not None and not is_same_step and not self._last_is_interim:
             self._keep_last()
         save_checkpoint(state, self.last)
         self._best_epochs[self.last] = best_epoch(state)
-        self._last_step, self._last_is_interim = state["step"], is_interim(state)
+        self._last_step, self._last_is_interim = state["step"], _is_interim(state)
         if not self._was_read_back:
-            # What holds something that is not loaded again is to be known now, not when it is needed.
+            # A state that cannot be loaded again is an error now, not when it is needed.
             load_checkpoint(self.last)
             self._was_read_back = True
         self._drop_old()
 
     def _keep_last(self) -> None:
-        """Keep the newest state under its step, before another one takes its place."""
+        """Keep the newest state under its step before another one replaces it."""
         if self.keep > 1 and self.last.exists():
             before = self.path / f"step-{self._last_step:09d}.pt"
-            stand_for(self.last, before)
+            _link(self.last, before)
             self._best_epochs[before] = self._best_epochs.get(self.last)
 
     def _drop_old(self) -> None:
@@ -258,24 +285,24 @@ class CheckpointFolder:
 
 
 def best_epoch(state: Mapping[str, Any]) -> int:
-    """Return the epoch of the best weights by a state; 0 if there are none."""
+    """Return the epoch of the best weights according to a state of a training; 0 if there are none yet."""
     return (state.get("monitor") or {}).get("epoch", 0)
 
 
-def is_interim(state: Mapping[str, Any]) -> bool:
-    """Tell whether a state was saved because of a signal alone, not by the intervals of the training."""
+def _is_interim(state: Mapping[str, Any]) -> bool:
+    """Tell whether only a signal caused a state, not the intervals of the training."""
     return bool(state.get("interim"))
 
 
 def _kept_epoch(path: Path) -> int | None:
-    """Return the epoch of the best weights by the state in a file; None if it cannot be read."""
+    """Return the epoch of the best weights according to the state in a file; None if it cannot be read."""
     try:
         return best_epoch(load_checkpoint(path, check=False))
     except CheckpointError:
         return None
 
 
-def stand_for(path: Path, alias: Path) -> None:
+def _link(path: Path, alias: Path) -> None:
     """Make `alias` the same file as `path`: a hard link, or a copy where the file system has none.
 
     Raises:

@@ -1,8 +1,8 @@
-"""States of the individual ranks, within the one state that rank 0 saves for all of them.
+"""The entries of single ranks in the one state that rank 0 saves for all of them.
 
 Weights and momenta are the same on all ranks. Random streams, and the losses since the last logged one, are not; a
-state has them as `ranks`, one entry for each. Its own streams are those of rank 0, and its own losses the means over
-ranks, so that a process alone reads it as any other.
+state has them as `ranks`, one entry for each. Its top-level streams are those of rank 0, its top-level losses the means
+over ranks, so a single process reads it like any other state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ _OWN = ("streams", "losses", "scalars")
 
 
 def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of a training, with what all ranks have of their own; called by all."""
+    """Return the state of a training with the entries of all ranks; called by all.
+
+    Args:
+        state: The state of this rank.
+        ranks: The processes of the training; a single one adds nothing.
+    """
     if ranks.size == 1:
         return state
     own = ranks.gather({name: state[name] for name in _OWN})
@@ -31,9 +36,12 @@ def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
-    """Return a state as this rank resumes from it.
+    """Return the state that this rank resumes from, with its own random streams and losses.
 
-    Where it is of another number of ranks, those but rank 0 begin their random streams anew.
+    Args:
+        state: A state that rank 0 saved.
+        ranks: The processes of the training. If their number differs from that in the state, all but rank 0 keep the
+            random streams they have now.
     """
     own = state.get("ranks") or [{}]
     if len(own) == ranks.size:
@@ -41,8 +49,8 @@ def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
     if not ranks.is_first:
         return {**state, "streams": global_states()}
     _log.warning(
-        "the state is of %d processes, and this training has %d: random numbers, such as those of dropout, are "
-        "others than they would have been",
+        "the state is of %d processes, and this training has %d: random numbers, such as those of dropout, differ from "
+        "those of an uninterrupted training",
         len(own),
         ranks.size,
     )
@@ -50,5 +58,5 @@ def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
 
 
 def _means(columns: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the means over ranks of what each has one of for each step."""
+    """Return the means over ranks of values that each has for the same steps."""
     return [sum(map(float, values)) / len(values) for values in zip(*columns, strict=True)]

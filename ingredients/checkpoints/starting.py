@@ -110,7 +110,7 @@ class StateFinder:
                 return True
         except OSError as error:
             raise CheckpointError(f"{self._files.path}: cannot be written: {error}") from error
-        _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", path.parent, epoch)
+        _log.warning("%s: weights of epoch %d, its best, are missing; the best value starts again", path.parent, epoch)
         return False
 
     @property

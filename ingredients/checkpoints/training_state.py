@@ -1,6 +1,6 @@
-"""The state of a whole training as tensors and plain values: copied out of its parts, and put back into them.
+"""The state of a whole training as tensors and plain values: copied out of its parts, and loaded into them.
 
-`resume` puts back all of it, bit for bit. `branch` puts back what a changed config leaves its meaning.
+`resume` loads all of it, bit for bit. `branch` loads the parts that keep their meaning under a changed config.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Settings of the data that change how they are read, and nothing of what is read.
+# Settings that change how data are read, but not the data.
 _OF_READING = ("num_workers", "pin_memory", "in_memory", "part")
-# Settings that states of earlier versions lack, with the value that is like theirs.
+# Settings that states of earlier versions lack, with the value that means the same.
 _LATER: dict[str, Any] = {
     "columns": None,
     "categorical": None,
@@ -72,14 +72,14 @@ _LATER: dict[str, Any] = {
 
 @dataclasses.dataclass
 class Place:
-    """Position of a training at the end of an optimizer step.
+    """The progress of a training after an optimizer step.
 
     Attributes:
         epoch: Epochs completed.
         batch: Batches done of the epoch after them.
         step: Optimizer steps done.
-        losses: Losses since the last logged one: numbers, or scalars on the device; None for a step that was skipped.
-        scalars: What a task gave beside its losses, by name, since the last logged one.
+        losses: Losses since the last logged one: numbers, or scalars on the device; None for a skipped step.
+        scalars: Other scalars of the task by name, since the last logged ones.
         stopped: Whether a callback or a task ended the training.
     """
 
@@ -92,14 +92,16 @@ class Place:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy on the CPU that later steps do not reach; of tensors, lists, tuples and dicts at any depth.
+    """Return a copy on the CPU that later steps do not change.
 
-    A number of numpy becomes one of Python, as loading a state refuses the others.
+    Args:
+        value: A tensor, or lists, tuples and dicts of tensors at any depth. Other values are kept as they are, but
+            NumPy numbers become Python's, as loading a state rejects the former.
     """
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Tensor):
-        # Of one that is split over ranks the whole, which all of them ask for.
+        # A tensor that is split over ranks is gathered, which all of them call.
         return getattr(value, "full_tensor", value.detach)().detach().to("cpu", copy=True)
     if isinstance(value, dict):
         copied = type(value)()  # such as a Counter, which schedulers count by
@@ -109,16 +111,23 @@ def snapshot(value: Any) -> Any:
 
 
 def state_of(part: Any) -> dict[str, Any]:
-    """Return a copy of the state of a part; that of a compiled module is as without `torch.compile`."""
+    """Return a copy of the state of a part, on the CPU.
+
+    Args:
+        part: An object with `state_dict`. Names in the state of a compiled module are those without `torch.compile`.
+    """
     return snapshot(plain_state_dict(part) if isinstance(part, nn.Module) else part.state_dict())
 
 
 def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of `parts` at `place`, with that of the global random streams.
+    """Return the state of a training, with that of the global random streams.
 
     Args:
         place: The training's place.
-        parts: By name, what has a `state_dict`; None stands for what there is none of.
+        parts: By name, objects with `state_dict`; None for an absent one.
+
+    Returns:
+        The states by the names of the parts, the entries of the place, and `streams`; independent of later steps.
     """
     states = {name: None if part is None else state_of(part) for name, part in parts.items()}
     names = {id(parameter): name for name, parameter in _parameters(parts).items()}
@@ -130,7 +139,7 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return what an optimizer may train, by name."""
+    """Return the parameters that an optimizer may train, by name."""
     modules = {"": parts.get("model"), "loss.": parts.get("loss")}
     return {
         f"{prefix}{plain_name(name)}": parameter
@@ -141,15 +150,15 @@ def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _name_groups(saved: list[dict[str, Any]], groups: list[dict[str, Any]], names: Mapping[int, str]) -> None:
-    """Note in saved groups of an optimizer which parameters they are of, where the groups do not say it."""
+    """Add the names of their parameters to saved groups of an optimizer that lack them."""
     for kept, group in zip(saved, groups, strict=True):
-        found = [names.get(id(parameter)) for parameter in group["params"]]
-        if "names" not in kept and "param_names" not in kept and None not in found:
-            kept["names"] = found
+        own = [names.get(id(parameter)) for parameter in group["params"]]
+        if "names" not in kept and "param_names" not in kept and None not in own:
+            kept["names"] = own
 
 
 def _add_groups(optimizer: Any, saved: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """Add the groups that a training added to its optimizer in its course, to one that is as at the beginning."""
+    """Add to a new optimizer the groups that callbacks had added to the saved one."""
     later = saved["param_groups"][len(optimizer.param_groups) :]
     known = _parameters(parts)
     for group in later:
@@ -160,7 +169,12 @@ def _add_groups(optimizer: Any, saved: Mapping[str, Any], parts: Mapping[str, An
 
 
 def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
-    """Check that a state is that of a whole training with such parts.
+    """Check that a state holds the parts of a training, not weights alone.
+
+    Args:
+        state: The state.
+        parts: The parts of the training by name.
+        path: Its file, for messages.
 
     Raises:
         CheckpointError: If something is missing.
@@ -176,12 +190,20 @@ def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) 
 
 
 def _may_be_missing(name: str, part: Any) -> bool:
-    """Tell whether a state may lack it: earlier versions kept no statistics of a loss, and callbacks may be new."""
+    """Tell whether a state may lack a part: earlier versions saved no statistics of a loss; callbacks may be new."""
     return name == "callbacks" or (name == "loss" and not any(True for _ in part.parameters()))
 
 
 def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Place:
-    """Put all of `state` into `parts` and the global random streams, and return its place.
+    """Load all of a state into the parts of a training and the global random streams.
+
+    Args:
+        parts: The parts by name, as given to `capture`.
+        state: The state.
+        path: Its file, for messages.
+
+    Returns:
+        The place of the state.
 
     Raises:
         CheckpointError: If it does not fit.
@@ -192,17 +214,26 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
                 _add_groups(part, state[name], parts)
             _load(part, state[name], name, path)
         elif part is not None and name == "callbacks":
-            _log.warning("%s holds no callbacks: those of this training start anew", path)
+            _log.warning("%s holds no callbacks: those of this training start from the beginning", path)
     set_global_states(state["streams"])
     return _place_of(state, parts)
 
 
 def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> Place:
-    """Put into `parts` what of `state` keeps its meaning under `config`, and return the place to resume from.
+    """Load the parts of a state that keep their meaning under a changed config.
 
     The weights always do. Where the config of a part changed, the new one counts: an optimizer keeps its momenta and
-    takes the new learning rate, a schedule is followed anew up to the place, a scale of the loss and the best value
-    start anew. Other data, or another seed, mean an order of their own, so that an epoch in the middle starts anew.
+    takes the new learning rate, a schedule is advanced from its beginning to the place, the scale of the loss and the
+    best value are reset. Other data, or another seed, change the order of samples, so an epoch in the middle restarts.
+
+    Args:
+        parts: The parts by name, as given to `capture`.
+        state: The state, with the config it was saved with.
+        path: Its file, for messages.
+        config: The new config.
+
+    Returns:
+        The place to continue from.
 
     Raises:
         CheckpointError: If the weights do not fit.
@@ -215,7 +246,9 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     place.stopped = False
     data = data_of(state)
     if differ(saved, config, data, "seed", "amp.accumulate") and place.batch:
-        _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
+        _log.warning(
+            "data, seed or amp.accumulate differ from those in %s: epoch %d starts again", path, place.epoch + 1
+        )
         place.batch, place.losses, place.scalars = 0, [], {}
     if not differ(saved, config, "seed"):
         set_global_states(state["streams"])
@@ -236,21 +269,30 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
 
 
 def _branch_callbacks(callbacks: Any, state: Any, path: Path) -> None:
-    """Put back the callbacks, if they are those of the state; others start anew."""
+    """Load the callbacks if they are those of the state; otherwise they start from the beginning."""
     try:
         callbacks.load_state_dict(state or {})
     except CheckpointError as error:
-        _log.warning("%s: %s; those of this training start anew", path, error)
+        _log.warning("%s: %s; those of this training start from the beginning", path, error)
 
 
 def data_of(state: Mapping[str, Any]) -> str:
-    """Return the ingredient, and entry of the config, of the data that a state was trained on."""
+    """Return the name of the ingredient that made the data of a state, which is also their entry in its config.
+
+    Args:
+        state: The state; earlier versions did not keep the name, which was `data`.
+    """
     split = state.get("split")
     return split.get("ingredient", "data") if isinstance(split, Mapping) else "data"
 
 
 def keeps_monitor(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Tell whether the best value of a training keeps its meaning under another config; patience goes on with it."""
+    """Tell whether the best value of a training, and its patience, keep their meaning under another config.
+
+    Args:
+        state: A state of the training, with the config it was saved with.
+        config: The other config. Another metric, other data or another loss make values incomparable.
+    """
     saved = state.get("config", {})
     return not differ(saved, config, "training.monitor", "training.mode", data_of(state), "loss")
 
@@ -264,14 +306,14 @@ def _branch_rates(
     path: Path,
     config: Mapping[str, Any],
 ) -> None:
-    """Put back an optimizer and its schedule; where the config of either changed, its rates at the place count."""
+    """Load an optimizer and its schedule; if the config of either changed, the new rates at the place count."""
     saved = state.get("config", {})
     optimizer, schedule = parts[name], parts.get(of_schedule)
     is_changed = differ(saved, config, "optimizer", "model", "scheduler", data_of(state), "amp.accumulate")
     if schedule is None or schedule.has_length:
         is_changed = is_changed or differ(saved, config, "training.epochs")
     if differ(saved, config, "optimizer.name"):
-        _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
+        _log.warning("optimizer.name differs from that in %s: the optimizer starts without momenta", path)
     elif is_changed:
         _load(optimizer, _regrouped(state[name], optimizer.state_dict()["param_groups"]), name, path)
     else:
@@ -281,7 +323,7 @@ def _branch_rates(
         return
     if is_changed:
         with warnings.catch_warnings():
-            # The optimizer has stepped; it just was another object then.
+            # The optimizer has stepped, as another object.
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             schedule.advance(place.step, place.epoch)
     else:
@@ -289,33 +331,33 @@ def _branch_rates(
 
 
 def _regrouped(state: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the state of an optimizer for other groups; what it has of a parameter stays with that, by its name."""
+    """Return the state of an optimizer for other groups; the state of a parameter follows its name."""
     numbers, names = _by_name(state["param_groups"]), _by_name(groups)
     kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
     return {"state": kept, "param_groups": groups}
 
 
 def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
-    """Return the numbers of parameters by their names; one without a name is named by its turn among those."""
-    found: dict[str, int] = {}
+    """Return the numbers of parameters by name; those without one are counted."""
+    numbers: dict[str, int] = {}
     unnamed = itertools.count()
     for group in groups:
         names = group.get("names", group.get("param_names")) or ()
         for place, number in enumerate(group["params"]):
-            found[names[place] if place < len(names) else f"(unnamed {next(unnamed)})"] = number
-    return found
+            numbers[names[place] if place < len(names) else f"(unnamed {next(unnamed)})"] = number
+    return numbers
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
     device = next(parts["model"].parameters()).device
-    # States of earlier versions have neither scalars nor an end.
-    kept = {"losses": state["losses"], **state.get("scalars", {})}
-    found = {
-        name: [value.to(device) if isinstance(value, Tensor) else value for value in values]
-        for name, values in kept.items()
-    }
-    losses = found.pop("losses")
-    return Place(state["epoch"], state["batch"], state["step"], losses, found, state.get("stopped", False))
+
+    def on_device(values: list[Any]) -> list[Any]:
+        return [value.to(device) if isinstance(value, Tensor) else value for value in values]
+
+    # States of earlier versions have neither `scalars` nor `stopped`.
+    scalars = {name: on_device(values) for name, values in state.get("scalars", {}).items()}
+    losses, is_stopped = on_device(state["losses"]), state.get("stopped", False)
+    return Place(state["epoch"], state["batch"], state["step"], losses, scalars, is_stopped)
 
 
 def _load(part: Any, state: Any, name: str, path: Path) -> None:
@@ -330,7 +372,7 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
 
 
 def _with_names(state: Any, part: Any) -> Any:
-    """Return the state of an optimizer with names where the lab keeps them; earlier versions used torch's place."""
+    """Return the state of an optimizer with `names` in its groups; earlier versions used torch's `param_names`."""
     groups = getattr(part, "param_groups", None)
     if not groups or "names" not in groups[0] or not isinstance(state, Mapping):
         return state
@@ -342,7 +384,15 @@ def _with_names(state: Any, part: Any) -> Any:
 
 
 def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
-    """Tell whether configs differ in one of the entries, given by dotted names; how data are read does not count."""
+    """Tell whether two configs differ in one of some entries.
+
+    Settings of reading, such as `num_workers`, do not count, nor do new settings at values that change nothing.
+
+    Args:
+        saved: The config of a state.
+        mine: The other config.
+        names: Dotted names of the entries.
+    """
     return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
 
 

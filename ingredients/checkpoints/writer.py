@@ -1,4 +1,4 @@
-"""`Writer`: writes files on a thread of its own, one batch of jobs at a time, beside the training."""
+"""`Writer`: writes files on its own thread beside the training, one batch of jobs at a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Writer"]
 
 
 class Writer:
-    """Does jobs in the background; what goes wrong with them is raised by the next `wait`.
+    """Does jobs in the background; the next `wait` raises their error.
 
     Args:
-        folder: Where the jobs write, for messages.
+        folder: The folder they write to, for messages.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,8 +24,12 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Do `jobs` one after the other, until one fails; those before must have been waited for."""
-        # No daemon: Python waits for it, so that what was copied is not lost.
+        """Do jobs one after the other, until one fails; `wait` or `join` must have been called for those before.
+
+        Args:
+            jobs: Functions that write files. An `OSError` becomes a `CheckpointError` that names the folder.
+        """
+        # No daemon: Python waits for it, so no copied state is lost.
         self._thread = threading.Thread(target=self._work, args=(jobs,), name="sacristan-checkpoint")
         self._thread.start()
 

@@ -579,7 +579,7 @@ def test_fork_with_other_callbacks_starts_them_anew(data, tmp_path, caplog):
     counting = Counting()
     train(Autoencoder(), data, checkpointer=fork, callbacks=[counting], epochs=3)
     assert counting.count == 3
-    assert "those of this training start anew" in caplog.text
+    assert "those of this training start from the beginning" in caplog.text
 
 
 def test_tasks_are_measured_in_evaluation_mode_and_weighed(tensor_data):

@@ -204,7 +204,7 @@ def test_begin_at_a_state_whose_best_weights_are_gone_starts_the_best_anew(tmp_p
     keeper, parts = Checkpointer(tmp_path / "b", {}, start=tmp_path / "a" / "last.pt"), make_parts()
     keeper.begin(parts)
     assert (parts["monitor"].epoch, keeper.best_path.exists()) == (0, False)
-    assert "the weights of epoch 1, its best, are not there; the best starts anew" in caplog.text
+    assert "weights of epoch 1, its best, are missing; the best value starts again" in caplog.text
 
 
 def saved_with(folder, preparation, config={}):
