@@ -28,6 +28,16 @@ def parts(optimizer=torch.optim.SGD, **settings):
     return model, loss, batches, optimizer(model.parameters(), lr=0.1), MixedPrecision(CPU, **settings)
 
 
+def test_micro_batch_whose_targets_are_all_ignored_leaves_the_loss_finite():
+    model = nn.Linear(3, 2)
+    loss = Loss(nn.CrossEntropyLoss(ignore_index=0), "classes", 2)
+    group = [
+        (torch.ones(4, 3), targets) for targets in (torch.ones(4, dtype=torch.long), torch.zeros(4, dtype=torch.long))
+    ]
+    assert math.isfinite(step(model, loss, group, torch.optim.SGD(model.parameters(), lr=0.1), MixedPrecision(CPU)))
+    assert model.weight.isfinite().all()
+
+
 def test_rates_rise_until_the_loss_diverges_and_the_suggestion_is_where_it_falls():
     found = try_rates(*parts(), highest=1e4)
     assert found.rates[0] == pytest.approx(1e-7)
