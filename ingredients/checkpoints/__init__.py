@@ -1,1 +1,1 @@
-"""Checkpoints without Sacred: the training's state, its files, the folder that keeps them."""
+"""Checkpoints without Sacred: the state of a training, its files, and the folder that keeps them."""

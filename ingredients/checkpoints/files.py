@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not at all, and loaded without running code. Without Sacred."""
+"""Checkpoints on disk: whole or not at all, and loaded without running code."""
 
 from __future__ import annotations
 
@@ -33,15 +33,19 @@ __all__ = [
 
 FORMAT = 2
 _OTHER_FILE = "copy it again from where it is whole, or give another file"
-# What of a state can be read from its file without torch.
+# Entries of a state that can be read from its file without torch.
 _NOTED = ("run", "epoch", "step")
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Write `state` to `path`: a complete new file takes the place of an old one, or the old one stays.
+    """Write a state to a file, with a seal against damage; a complete new file replaces the old one, or the old stays.
+
+    Args:
+        state: Tensors and plain values.
+        path: The file; its folder is made.
 
     Raises:
-        CheckpointError: If it cannot be written; nothing half-written is left.
+        CheckpointError: If it cannot be written; no partial file is left.
     """
     try:
         make_folder(path.parent)
@@ -55,7 +59,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the system's error, where torch complains only of the file that was not written to its end."""
+    """Return the system's error behind torch's about an unfinished file."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
@@ -63,12 +67,12 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "checkpoint.path") -> Any:
-    """Return what `torch.save` wrote to a file, its tensors on the CPU. Runs no code, whatever the file holds.
+    """Return the content of a file that `torch.save` wrote, its tensors on the CPU. Runs no code, whatever it holds.
 
     Args:
         path: The file.
         check: Whether to compare it with its seal.
-        mmap: Whether to read tensors when they are used; older formats of torch cannot.
+        mmap: Whether to read tensors when they are used, which older formats of torch cannot.
         entry: The setting that names the file, for messages.
 
     Raises:
@@ -92,7 +96,7 @@ def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "chec
     except SealError as error:
         raise CheckpointError(f"{path}: is damaged, or no checkpoint: {error}; {_OTHER_FILE}") from error
     except Exception as error:
-        # Damage shows as any exception of the unpickler, whose words help nobody.
+        # Damage shows as any exception of the unpickler, with a message that helps nobody.
         raise CheckpointError(f"{path}: is damaged, cut short, or not written by torch.save; {_OTHER_FILE}") from error
 
 
@@ -102,7 +106,7 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     Args:
         path: The file.
         check: Whether to read all of it and look for damage. Otherwise tensors are read when they are used, which is
-            quick for a look at a few small entries of a large file.
+            quick for a few small entries of a large file.
 
     Raises:
         CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
@@ -116,7 +120,14 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
 
 
 def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
-    """Return what the data of the model in `state`, loaded from `path`, were prepared by; None if that was not kept.
+    """Return the preparation of the data of a state: means, classes, categories, the split.
+
+    Args:
+        state: The state.
+        path: Its file, for messages.
+
+    Returns:
+        The preparation; None in states of earlier versions, and of data that have none.
 
     Raises:
         CheckpointError: If it cannot be read.
@@ -129,9 +140,14 @@ def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
 
 
 def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
-    """Return how the data of the training that `state` is of were split; None if that is not known.
+    """Return the split of the data of a state: from its preparation, or, in earlier versions, from its config.
 
-    A state that was saved before its preparation was kept has it by its config.
+    Args:
+        state: The state.
+        path: Its file, for messages.
+
+    Returns:
+        The split; None if it is not known.
 
     Raises:
         CheckpointError: If it cannot be read.
@@ -161,7 +177,7 @@ def load_weights(
         model: The model; it stays as it was if the checkpoint does not fit.
         path: The checkpoint.
         config: The config that `model` was built from.
-        loss: The module of the loss; what the training changed of it is loaded, too.
+        loss: The module of the loss; its trained parameters and statistics are loaded, too.
 
     Raises:
         CheckpointError: If it is missing, damaged or does not fit; the message says what differs.
@@ -178,22 +194,30 @@ def load_weights(
 
 
 def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    """Check that the weights of `state`, loaded from `path`, are those of `model`, built from `config`.
+    """Check that the weights of a state fit a model, by names and shapes.
+
+    Args:
+        model: The model.
+        state: The state.
+        path: Its file, for messages.
+        config: The config that `model` was built from, to name the settings that differ.
 
     Raises:
-        CheckpointError: If not; the message says what differs.
+        CheckpointError: If they do not; the message says what differs.
     """
     mine, theirs = plain_state_dict(model), plain_names(state["model"])
     missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
     shapes = [name for name in mine if name in theirs and mine[name].shape != theirs[name].shape]
     if missing or extra or shapes:
-        found = [f"{name} is {list(theirs[name].shape)} there and {list(mine[name].shape)} here" for name in shapes[:2]]
-        found += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
+        faults = [
+            f"{name} is {list(theirs[name].shape)} there and {list(mine[name].shape)} here" for name in shapes[:2]
+        ]
+        faults += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
         differing = _differences(state.get("config", {}), config, ("data", "loss", "model"))
         hint = f"; it was saved with {', '.join(differing)}" if differing else ""
         run_config = path.absolute().parent.parent / "config.json"
         hint += f"; take the settings of its run: with {run_config}" if run_config.is_file() else ""
-        raise CheckpointError(f"{path}: does not fit this model: {'; '.join(found)}{hint}")
+        raise CheckpointError(f"{path}: does not fit this model: {'; '.join(faults)}{hint}")
 
 
 def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple[str, ...]) -> list[str]:
@@ -206,9 +230,17 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple
 
 
 def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a `saved` config that made its inputs or their split other than those of `mine`."""
+    """Return the settings of data by which two configs give different inputs, or split them in different ways.
+
+    Args:
+        saved: The config of a state.
+        mine: The other config.
+
+    Returns:
+        The settings of `saved`, such as `data.limit=300`.
+    """
     harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory", "part")
-    found = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
+    different = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
     if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):
-        found.append(f"seed={saved.get('seed')!r}")
-    return found
+        different.append(f"seed={saved.get('seed')!r}")
+    return different

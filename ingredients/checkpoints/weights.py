@@ -1,4 +1,4 @@
-"""Weights to start a model from: where `model.weights` points to, and reading them. Without Sacred.
+"""Weights to start a model from: the file that `model.weights` names, and its content.
 
 PATH.pt, PATH.pth      a checkpoint of the lab, or a state dict that `torch.save` wrote
 PATH.safetensors       a file of safetensors (extra `safetensors`)
@@ -24,28 +24,32 @@ from observers.record.sealed_zip import read_note
 __all__ = ["find_weights", "parse_run", "read_weights"]
 
 _ENTRY = "model.weights"
-# Where trainings of others keep the weights among their other state.
+# Entries of the weights in states of other trainings.
 _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
-    """Return id and name of `run:ID@NAME`, the name `best` where there is none; None if it is a path.
+    """Return id and name of `run:ID@NAME`; None for a path.
+
+    Args:
+        source: A path, `run:ID@NAME`, or `run:ID`, which means `run:ID@best`.
+        entry: The setting that it is, for messages.
 
     Raises:
-        CheckpointError: If it begins like a run and is none.
+        CheckpointError: If it begins with `run:` and has another form.
     """
     if not isinstance(source, str):
         raise CheckpointError(f"{entry}: got {source!r}, expected PATH.pt, run:ID or run:ID@last")
     if not source.startswith("run:"):
         return None
-    found = re.fullmatch(r"run:([\w-]+)(?:@([\w-]+))?", source)
-    if found is None:
+    match = re.fullmatch(r"run:([\w-]+)(?:@([\w-]+))?", source)
+    if match is None:
         raise CheckpointError(f"{entry}: got {source!r}; write run:ID for a run's best weights, or run:ID@last")
-    return found[1], found[2] or "best"
+    return match[1], match[2] or "best"
 
 
 def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
-    """Return the file that `source` means.
+    """Return the file of weights that a setting names.
 
     Args:
         source: A path, or `run:ID@NAME`.
@@ -53,7 +57,7 @@ def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
         entry: The setting that it is, for messages.
 
     Raises:
-        CheckpointError: If it names a run, and that or its checkpoint is not there.
+        CheckpointError: If it names a run that does not exist, or has no such checkpoint.
     """
     named = parse_run(source, entry)
     if named is None:
@@ -76,24 +80,30 @@ def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Return the state dict of a model in a file of any of the kinds above, on the CPU. Runs no code.
+    """Return the state dict of a model from a checkpoint, a file of `torch.save` or of safetensors. Runs no code.
+
+    Args:
+        path: The file; its ending tells the kind.
+
+    Returns:
+        Tensors by name, on the CPU; of a whole state, the weights alone.
 
     Raises:
         CheckpointError: If the file is missing, damaged, or holds no state dict.
-        MissingDependencyError: If it takes a package that is not installed.
+        MissingDependencyError: If safetensors is needed and not installed.
     """
     if path.suffix == ".safetensors":
         content = _read_safetensors(path)
     else:
         content = read_file(path, check=_is_sealed(path), entry=_ENTRY)
-    found = next((state for state in _candidates(content) if _is_state_dict(state)), None)
-    if found is None:
+    weights = next((state for state in _candidates(content) if _is_state_dict(state)), None)
+    if weights is None:
         keys = ", ".join(map(str, list(content)[:6])) if isinstance(content, Mapping) else type(content).__name__
         raise CheckpointError(
             f"{path}: holds no state dict of a model, neither itself nor under {', '.join(_INNER)}; it holds: "
             f"{keys or 'nothing'}"
         )
-    return dict(found)
+    return dict(weights)
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -110,7 +120,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Tell whether a file has the seal of the lab, against which it is checked then."""
+    """Tell whether a file has the seal of the lab, by which damage is found."""
     try:
         read_note(path)
     except (SealError, OSError):

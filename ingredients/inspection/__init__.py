@@ -1,1 +1,1 @@
-"""Looking inside a model: probes of its modules, and where the time of a step goes. Without Sacred."""
+"""Inspection without Sacred: probes of the modules of a model, and profiles of steps."""

@@ -1,4 +1,4 @@
-"""One batch, forward and backward through a model: a table, and a picture."""
+"""One batch through a model, forward and backward: statistics of each module as a table and a picture."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _MOST_DRAWN = 16
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """Recorded values of a module.
+    """Observations of a module.
 
     Attributes:
         name: Its dotted name.
         kind: Its class.
-        output: What it returned, detached.
-        gradient: The gradient of the loss by that; None if none came back.
+        output: Its output, detached.
+        gradient: The gradient of the loss by the output; None if there is none.
         figures: Statistics by name, see `Probe.figures`.
-        weight_norm, grad_norm: Of all its own parameters together, and their gradients; None without any.
+        weight_norm, grad_norm: Norms of all its own parameters together, and of their gradients; None without any.
     """
 
     name: str
@@ -43,13 +43,13 @@ class Seen:
 
 
 def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Sequence[str] = ()) -> list[Seen]:
-    """Put a batch through a model and back, in training mode, and return what was seen of its modules, in their order.
+    """Run a batch through a model and back, in training mode, and return observations of its modules, in their order.
 
     Args:
         model: The model; its gradients are cleared.
         loss: Takes outputs and targets.
         batch: Inputs and targets.
-        globs: Names of modules; all that have none below them without any.
+        globs: Names of modules; without any, all modules that have none below them.
 
     Raises:
         ConfigError: If a glob matches no module.
@@ -62,11 +62,11 @@ def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Seque
     with Probe(model, modules, ["activations", "gradients"]) as probe:
         loss(model(inputs), targets).backward()
     figures = probe.figures()
-    found = []
+    seen = []
     for name in probe.outputs:
         own = list(modules[name].parameters(recurse=False))
         gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        found.append(
+        seen.append(
             Seen(
                 name,
                 type(modules[name]).__name__,
@@ -78,14 +78,19 @@ def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Seque
             )
         )
     model.zero_grad()
-    return found
+    return seen
 
 
-def print_seen(found: Sequence[Seen]) -> None:
-    """Print it as a table."""
+def print_seen(modules: Sequence[Seen]) -> None:
+    """Print a table of modules.
+
+    Args:
+        modules: The observations from `look`. The columns show the shape of the output without the batch, its
+            statistics, the deviation of its gradient, and the norms of weights and their gradients.
+    """
     columns = ["layer", "type", "output", "mean", "std", "zeros", "dead", "gradient std", "weight norm", "its gradient"]
     rows = []
-    for seen in found:
+    for seen in modules:
         shown = [seen.figures.get(f"output_{what}") for what in ("mean", "std", "zeros", "dead")]
         shown += [seen.figures.get("gradient_std"), seen.weight_norm, seen.grad_norm]
         shape = "x".join(map(str, seen.output.shape[1:]))
@@ -93,13 +98,17 @@ def print_seen(found: Sequence[Seen]) -> None:
     print_table(columns, rows)
 
 
-def draw(found: Sequence[Seen], path: Path) -> None:
+def draw(modules: Sequence[Seen], path: Path) -> None:
     """Draw the first modules as a PNG: histograms of outputs and their gradients, and the feature maps of a sample.
+
+    Args:
+        modules: The observations from `look`; the first 16 are drawn.
+        path: The file.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
-    drawn = found[:_MOST_DRAWN]
+    drawn = modules[:_MOST_DRAWN]
     size = (9, 1.6 * len(drawn))
     figure = require("matplotlib.figure", "plot", "drawing a probe").Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(drawn), 3, squeeze=False)

@@ -1,4 +1,4 @@
-"""`Probe`: hooks on modules of a model that keep what goes through them, and sum it up.
+"""`Probe`: hooks on modules of a model that keep their inputs, outputs and gradients, and summarise them.
 
 Shapes: B samples in a batch, C channels, F features, T places in a sequence.
 """
@@ -20,14 +20,18 @@ from ingredients.models.compiled import plain_name
 
 __all__ = ["Probe", "feature_maps", "matching"]
 
-# Of so many values at most histograms are made.
+# Values in a histogram, at most.
 _MOST_VALUES = 1 << 16
 # Feature maps in an image.
 _MOST_MAPS = 16
 
 
 def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the modules whose dotted names match one of the globs, in the order of the model.
+    """Return the modules whose dotted names match one of some globs, in the order of the model.
+
+    Args:
+        model: The model; names are those without `torch.compile`.
+        globs: Globs, such as `body.*`.
 
     Raises:
         ConfigError: If a glob matches none; the message names the nearest.
@@ -42,20 +46,20 @@ def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
 
 
 class Probe:
-    """Keeps what goes through modules while it is attached, and sums it up.
+    """Keeps the inputs, outputs and gradients of modules while it is attached, and summarises them.
 
-    Of a module that is called several times in a step, such as with several micro-batches, the last call counts.
-    Gradients are seen by hooks on the tensors that modules return, as hooks on modules would not allow that these are
-    changed in place afterwards. What is computed without gradients, as in a validation, is not looked at.
+    If a module is called several times in a step, such as with several micro-batches, the last call counts. Hooks on
+    the returned tensors see gradients, because hooks on modules would forbid changing these tensors in place. Calls
+    without gradients, as in a validation, are not recorded.
 
     Args:
         model: The model.
-        modules: By dotted name, which of it to look into.
-        what: Of inputs, activations, gradients, weights, histograms, images.
+        modules: The modules by dotted name.
+        what: Any of inputs, activations, gradients, weights, histograms, images.
 
     Attributes:
-        outputs: What each module returned last, detached.
-        gradients: The gradient of the loss by that; with float16 still scaled.
+        outputs: The last output of each module, detached.
+        gradients: The gradients of the loss by the outputs; with float16 still scaled.
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module], what: Sequence[str]) -> None:
@@ -78,11 +82,11 @@ class Probe:
 
     @property
     def is_attached(self) -> bool:
-        """True if the probe is attached now."""
+        """Whether the hooks are there."""
         return bool(self._handles)
 
     def attach(self) -> None:
-        """Begin to look; what was kept before is forgotten."""
+        """Put hooks on the modules, and forget earlier observations."""
         self.detach()
         for kept in (self._inputs, self.outputs, self.gradients, self._before, self._grad_norms):
             kept.clear()
@@ -113,7 +117,7 @@ class Probe:
             tensor = _first(output)
             if tensor is None or not torch.is_grad_enabled():
                 return
-            # A copy, as what follows may change it in place.
+            # A copy, as later modules may change it in place.
             self.outputs[name] = tensor.detach().clone()
             if tensor.requires_grad:
                 self._handles.append(tensor.register_hook(look_at_gradient))
@@ -121,10 +125,10 @@ class Probe:
         return look
 
     def before_step(self, parameters: set[int] | None = None) -> None:
-        """Keep weights and norms of gradients before an optimizer steps.
+        """Keep weights and norms of gradients before an optimizer steps, to measure how far the step moves them.
 
         Args:
-            parameters: Ids of those that it changes; None for all.
+            parameters: Ids of the parameters that the optimizer changes; None for all.
         """
         for place, parameter in self._parameters():
             if parameter.grad is not None and (parameters is None or id(parameter) in parameters):
@@ -137,10 +141,14 @@ class Probe:
                 yield (name, own), parameter
 
     def figures(self, scale: float = 1.0) -> dict[str, float]:
-        """Return what was seen as numbers, by `MODULE/WHAT`. Waits for the device once.
+        """Return the statistics of the observations, by `MODULE/NAME`. Waits for the device once.
 
         Args:
-            scale: By which gradients of outputs are multiplied.
+            scale: The scale of float16, which gradients of outputs are divided by.
+
+        Returns:
+            Such as `head/output_mean`, `head/gradient_std` and `head/weight_update_ratio`; docs/inspection.md lists
+            them.
         """
         found: dict[str, Tensor] = {}
         kinds = {"inputs": ("input", self._inputs), "activations": ("output", self.outputs)}
@@ -171,7 +179,14 @@ class Probe:
         return found
 
     def histograms(self, scale: float = 1.0) -> dict[str, Tensor]:
-        """Return the values that histograms are asked of, by `MODULE/WHAT`, on the CPU; of many, some."""
+        """Return the values for histograms by `MODULE/NAME`, on the CPU: of outputs, their gradients and parameters.
+
+        Args:
+            scale: The scale of float16, which gradients of outputs are divided by.
+
+        Returns:
+            At most 65,536 values of each tensor, evenly spaced; empty unless histograms were asked for.
+        """
         if "histograms" not in self._what:
             return {}
         found = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
@@ -187,7 +202,14 @@ class Probe:
 
 
 def feature_maps(maps: Tensor) -> Tensor:
-    """Return the first maps of (C, H, W) side by side as an image (height, width), each from 0 to 1, on the CPU."""
+    """Return feature maps side by side as one image, on the CPU.
+
+    Args:
+        maps: (C, H, W) channels of one sample; the first 16 are shown.
+
+    Returns:
+        (height, width) from 0 to 1: each map from its lowest to its highest value, with white lines between them.
+    """
     maps = maps[:_MOST_MAPS].float().nan_to_num().cpu()
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     maps = nn.functional.pad((maps - low) / (high - low).clamp_min(1e-12), (0, 1, 0, 1), value=1.0)

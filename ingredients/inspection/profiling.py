@@ -1,7 +1,7 @@
-"""`StepProfile`: where the time of some steps goes: the loader, forward, backward, the optimizer, and the rest.
+"""`StepProfile`: the time of some steps by phase: waiting for data, forward, backward, the optimizer, and the rest.
 
-The phases are timed by the clock, with the device waited for at their ends. `torch.profiler` records the same steps,
-for a trace and for the operations that take longest.
+The phases are timed by the clock, waiting for the device at the end of each. `torch.profiler` records the same steps,
+for a trace and for the slowest operations.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _MOST_OPERATIONS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Profiled:
-    """Result of a profile.
+    """The result of a profile.
 
     Attributes:
-        steps: How many steps it is of.
-        seconds: Of all of them, by phase.
-        operations: Name, calls and milliseconds of the operations that took longest, by themselves.
+        steps: Number of steps.
+        seconds: Seconds of all steps, by phase.
+        operations: Name, calls and milliseconds of the slowest operations, without those that they call.
     """
 
     steps: int
@@ -63,9 +63,9 @@ class StepProfile:
     """Times the phases of steps between `begin` and `end`.
 
     Args:
-        task: Has `loss`, which is the pass forward.
-        amp: Has `backward` and `step`.
-        device: What to wait for.
+        task: Its method `loss` is the forward pass.
+        amp: Its methods `backward` and `step` are the other phases.
+        device: The device to wait for.
     """
 
     def __init__(self, task: Any, amp: Any, device: torch.device) -> None:
@@ -81,11 +81,11 @@ class StepProfile:
 
     @property
     def is_running(self) -> bool:
-        """True if the profile has begun and not ended."""
+        """Whether it is timing steps."""
         return self._profiler is not None
 
     def begin(self) -> None:
-        """Begin to time; the next thing is that a batch is asked for."""
+        """Begin to time; the next batch is about to be requested."""
         self._profiler = self._stack.enter_context(quiet_profile(with_cuda=self._device.type == "cuda"))
         for owner, name, phase in (
             (self._task, "loss", "forward"),
@@ -101,11 +101,11 @@ class StepProfile:
         self._enter("data")
 
     def leave_epoch(self) -> None:
-        """Note that no step follows at once: what is done between epochs is no waiting for data."""
+        """Note the end of an epoch: the time until its next step counts as the rest, not as waiting for data."""
         self._enter("rest")
 
     def end(self) -> Profiled:
-        """End, and return what was seen."""
+        """Stop timing, and return the result."""
         self._enter(None)
         profiler = self._profiler
         self.close()
@@ -120,11 +120,15 @@ class StepProfile:
         return Profiled(max(self._steps, 1), dict(self._seconds), operations[:_MOST_OPERATIONS])
 
     def write_trace(self, path: Path) -> None:
-        """Write the trace of what has ended, for chrome://tracing or Perfetto; gzipped if the name ends in .gz."""
+        """Write the trace of the profiled steps, for chrome://tracing or Perfetto.
+
+        Args:
+            path: The file; gzipped if its name ends in `.gz`. Call `end` before.
+        """
         self._trace.export_chrome_trace(str(path))
 
     def close(self) -> None:
-        """Put everything back as it was."""
+        """Stop profiling, and restore the replaced methods."""
         self._profiler = None
         self._stack.close()
 
@@ -138,7 +142,7 @@ class StepProfile:
 
     def _timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if self._phase == phase or not torch.is_grad_enabled():  # called by itself, or in a validation
+            if self._phase == phase or not torch.is_grad_enabled():  # a recursive call, or a validation
                 return function(*args, **kwargs)
             before = "rest" if self._phase == "data" else self._phase
             self._enter(phase)
@@ -152,7 +156,12 @@ class StepProfile:
 
 
 def quiet_profile(*, with_cuda: bool = False, **options: Any) -> torch.profiler.profile:
-    """Return a profile of the CPU, and of CUDA, that prints no lines of its own at each beginning and end."""
+    """Return a profiler of torch that prints nothing when it begins and ends.
+
+    Args:
+        with_cuda: Whether to record CUDA as well as the CPU.
+        options: Further arguments of `torch.profiler.profile`.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     # Read when the first profile begins. Errors are raised by torch, whatever the level.
@@ -161,7 +170,7 @@ def quiet_profile(*, with_cuda: bool = False, **options: Any) -> torch.profiler.
 
 
 def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], None]:
-    """Let an object have another function of a name, and return what takes it away again."""
+    """Replace a method of an object, and return the function that restores it."""
     own = vars(owner).get(name)
     setattr(owner, name, function)
 
