@@ -3,14 +3,13 @@
     python exp.py sweep.run with sweep.over='{lr: [1e-3, 1e-2]}' epochs=3
     python exp.py sweep.run with sweep.spec=configs/sweeps/lr.yaml sweep.count=40 sweep.workers=2
 
-What else stands behind `with` holds for all of its runs.
+Other settings behind `with` apply to all of its runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
     from runs.sweeps.agents.trials import Means
     from runs.sweeps.spec.definition import Definition
     from runs.sweeps.spec.spec import Spec
-    from runs.sweeps.study.home import Home
     from runs.sweeps.study.place import Place
-    from runs.sweeps.views.status import Watcher
 
 __all__ = ["ingredient"]
 
@@ -39,8 +36,6 @@ _NOT_FOR_TRIALS = {
     *("--file_storage", "--mongo_db", "--queue", "--print-config", "--unobserved", "--id", "--help", "--pdb", "--name"),
     "--debug",
 }
-
-_JUDGES_NOTHING = "it judges nothing, so no trial is the best; give it a metric"
 
 ingredient = Ingredient("sweep", is_tool=True)
 
@@ -91,23 +86,19 @@ def config() -> None:
 
 @ingredient.check
 def check_config(config: Map) -> None:
-    """Refuse numbers that make no sense."""
-    for name in ("workers", "workers_per_gpu"):
-        if config[name] < 1:
-            raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least 1")
+    """Reject numbers out of range, and options that the engine does not take."""
+    for name, least in (("workers", 1), ("workers_per_gpu", 1), ("retries", 0)):
+        if config[name] < least:
+            raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least {least}")
     if config.count is not None and config.count < 1:
         raise ConfigError(f"sweep.count: got {config.count}, expected at least 1, or None for all points")
     if config.reseed is not None and config.reseed < 2:
-        raise ConfigError(
-            f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told"
-        )
+        raise ConfigError(f"sweep.reseed: got {config.reseed}, expected at least 2 runs, to estimate a spread")
     if config.storage is not None and urlsplit(config.storage).password is not None:
         raise ConfigError(
             "sweep.storage: got a URL with a password, which would be written down with the sweep; leave it out, and "
             "give it by the database's own means, such as PGPASSWORD or ~/.pgpass"
         )
-    if config.retries < 0:
-        raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
     if config.trial_timeout_s is not None and not config.trial_timeout_s > 0:
         raise ConfigError(f"sweep.trial_timeout_s: got {config.trial_timeout_s}, expected more than 0, or None")
     if config.engine != "local" or config.address or config.resources or config.slurm:
@@ -118,100 +109,47 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep with agents; the same command again continues where it stopped."""
-    from runs.sweeps.study.continuing import take_up
-    from runs.sweeps.study.own_storage import check_storage
-    from runs.sweeps.study.samplers import check_extra
-    from runs.sweeps.study.undelivered import deliver, undelivered_lines
-    from runs.sweeps.views.status import check_not_all_failed, status_lines
-
     check_config(_config)
     with _errors():
-        _engine(_config).check_extras()
+        from runs.sweeps.agents.commands import run_sweep
+
         place, spec = _place(_run), _spec(_config)
-        definition = _definition(_config, _run, spec)
-        check_extra(spec)
-        for note in (*spec.notes, *_program_notes(spec, definition)):
-            print(f"note: {note}")
-        definition.check_parameters(spec.parameters)
-        _check_points(_run, spec, definition)
-        check_storage(definition)  # before anything is written
-        home = place.home(definition.id)
-        if not home.create(definition):
-            definition, notes = take_up(home, definition)
-            for note in notes:
-                print(f"note: {note}", flush=True)
-            home.stop(False)
-        home.close()
-        folder = place.base / "sweeps" / definition.id
-        folder.mkdir(parents=True, exist_ok=True)
-        print(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}", flush=True)
-        means = _means(_config, _run, place, spec, {})
-        try:
-            status = _engine(_config).run(place, definition, means, _workers(_config), folder / "output.log")
-        except KeyboardInterrupt:
-            if _config.engine != "slurm":  # whose job goes on
-                print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
-            raise
-        if not getattr(sys.stdout, "isatty", bool)():  # where it stands already
-            for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
-                print(line)
-        deliver(place, definition.id)
-        for line in undelivered_lines(place, definition.id):
-            print(line, flush=True)
-        check_not_all_failed(status, folder)
+        definition, means = _definition(_config, _run, spec), _means(_config, _run, place, spec, {})
+        engine, check = _engine(_config), _run.check_settings
+        status = run_sweep(place, spec, definition, means, _workers(_config), engine, check)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
     """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
-    from runs.sweeps.agents.agent_process import work
-    from runs.work.sharing import divided_threads
-
     check_config(_config)
     with _errors():
-        place = _place(_run)
-        home, spec = _existing(place, _config)
-        id = home.definition().id
-        _tell_place(_run, home.definition())
-        home.close()
+        from runs.sweeps.agents.commands import join_sweep
+        from runs.work.sharing import divided_threads
+
+        place, id = _place(_run), _id(_config)
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
-        return work(place, id, _means(_config, _run, place, spec, environment))
+        means = _means(_config, _run, place, _spec_of(place, id), environment)
+        return join_sweep(place, id, means, _run.experiment_info["name"])
 
 
 @ingredient.command(unobserved=True)
 def status(_config: Map, _run: Any) -> None:
     """Show the status of a sweep (sweep.id=...); without an id, of all sweeps."""
-    from runs.errors import SweepError
-    from runs.sweeps.study.undelivered import undelivered_lines
-    from runs.sweeps.views.status import Watcher, status_lines
-
     with _errors():
-        place = _place(_run)
-        ids = place.ids() if _config.id is None else [_config.id]
-        if not ids:
-            print("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
-        for id in ids:
-            try:
-                with contextlib.closing(place.home(id)) as home:
-                    watcher = Watcher(home)
-                    names = tuple(objective.name for objective in watcher.spec.objectives)
-                    for line in (*status_lines(watcher.look(), names), *undelivered_lines(place, id)):
-                        print(line)
-            except SweepError as error:
-                if _config.id is not None:
-                    raise
-                print(f"sweep {id}: {error}")
+        from runs.sweeps.agents.commands import show_status
+
+        show_status(_place(_run), _config.id)
 
 
 @ingredient.command(unobserved=True)
 def stop(_config: Map, _run: Any) -> None:
     """Stop a sweep (sweep.id=...): finish the current runs, and start none."""
     with _errors():
-        home, _ = _existing(_place(_run), _config)
-        home.stop()
-        print(f"sweep {home.id}: no more runs are started; to go on: sweep.run with sweep.id={home.id}")
-        home.close()
+        from runs.sweeps.agents.commands import stop_sweep
+
+        stop_sweep(_place(_run), _id(_config))
 
 
 @ingredient.command(unobserved=True)
@@ -220,43 +158,27 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 
     With sweep.reseed=5 the best three are run again on five fresh seeds each, and judged by those runs alone.
     """
-    from runs.sweeps.views.status import Watcher, command_line
-
     check_config(_config)
     with _errors():
-        place = _place(_run)
-        home, spec = _existing(place, _config)
-        watcher = Watcher(home)
-        found = list(watcher.look().best)
-        if not found:
-            none = "no trial has finished yet" if spec.objectives else _JUDGES_NOTHING
-            print(f"sweep {home.id}: {none}")
-            return None
-        if _config.reseed is not None:
-            _tell_place(_run, watcher.definition)
-            found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
-        home.close()
-        for point in found:
-            for objective, value in zip(spec.objectives, point.values, strict=True):
-                print(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
-            print(f"  {command_line(watcher.definition, point)}")
-        return dict(found[0].parameters)
+        from runs.sweeps.agents.commands import best_trials
+        from runs.work.sharing import divided_threads
+
+        place, workers = _place(_run), _workers(_config)
+
+        def means(spec: Spec) -> Means:
+            return _means(_config, _run, place, spec, divided_threads(len(workers)))
+
+        name = _run.experiment_info["name"]
+        return best_trials(place, _id(_config), name, _config.reseed, means, workers)
 
 
 @ingredient.command(unobserved=True)
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
-    from runs.sweeps.views.plots import draw
-    from runs.sweeps.views.status import Watcher
-
     with _errors():
-        place = _place(_run)
-        home, spec = _existing(place, _config)
-        watcher = Watcher(home)
-        folder = place.base / "sweeps" / home.id / "plots"
-        for path in draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {home.id}", spec):
-            print(path)
-        home.close()
+        from runs.sweeps.agents.commands import plot_sweep
+
+        plot_sweep(_place(_run), _id(_config))
 
 
 # ---------------------------------------------------------------------- what the commands have in common
@@ -264,7 +186,7 @@ def plot(_config: Map, _run: Any) -> None:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Turn what is wrong with a sweep into one of the errors that end the command line in one line."""
+    """Turn errors of sweeps and of the disk into one that ends the command line in one line."""
     from runs.errors import RunsError
 
     try:
@@ -289,27 +211,6 @@ def _place(run: Any) -> Place:
         bases.insert(0, Path(given))
     databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
     return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
-
-
-def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
-    """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
-    from runs.sweeps.agents.finals import finals
-    from runs.work.sharing import divided_threads
-
-    workers = _workers(config)
-    means = _means(config, run, place, spec, divided_threads(len(workers)))
-    folder = place.base / "sweeps" / watcher.definition.id
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "output.log"
-    judgement = finals(place, watcher, means, workers, num_seeds=config.reseed, log=log)
-    for finalist in judgement.finalists:
-        found = finalist.sample
-        width = "" if found.low is None else f", {found.low:.6g} to {found.high:.6g} ({judgement.confidence:.0%})"
-        mean = "no value" if found.mean is None else f"mean {found.mean:.6g} of {found.n}{width}"
-        p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
-        print(f"{finalist.name}: {mean}{p}")
-    print(judgement.text)
-    return int(judgement.finalists[0].name.removeprefix("trial "))
 
 
 def _spec(config: Map) -> Spec:
@@ -346,7 +247,7 @@ def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
 
 
 def _settings(run: Any) -> tuple[str, ...]:
-    """Return what stands behind `with`, without the settings of the sweep itself."""
+    """Return the settings behind `with`, without those of the sweep itself."""
     words = run.meta_info["options"].get("UPDATE") or []
     return tuple(word for word in words if not word.startswith("sweep."))
 
@@ -378,35 +279,18 @@ def _definition(config: Map, run: Any, spec: Spec) -> Definition:
     )
 
 
-def _program_notes(spec: Spec, definition: Definition) -> list[str]:
-    if spec.program is None or Path(spec.program).name == Path(definition.script).name:
-        return []
-    return [f"program {spec.program} is not used: the runs are those of {definition.script}"]
-
-
-def _tell_place(run: Any, found: Definition) -> None:
-    """Say where runs of a sweep that was started elsewhere have their code from: from here."""
-    from runs.sweeps.study.continuing import join
-
-    for note in join(found, run.experiment_info["name"], Path(run.experiment_info["base_dir"])):
-        print(f"note: {note}", flush=True)
-
-
-def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
-    from runs.sweeps.spec.spec import read_spec
-
+def _id(config: Map) -> str:
     if config.id is None:
         raise ConfigError("sweep.id: got none, expected the id of a sweep, which sweep.run prints: with sweep.id=...")
-    home = place.home(config.id)
-    return home, read_spec(home.definition().spec)
+    return config.id
 
 
-def _check_points(run: Any, spec: Spec, definition: Definition) -> None:
-    """Let the experiment check every value that is listed, and both ends of what is not, before the first trial."""
-    from runs.sweeps.study.points import representative
+def _spec_of(place: Place, id: str) -> Spec:
+    """Return the spec of a sweep that was started elsewhere."""
+    from runs.sweeps.spec.spec import read_spec
 
-    for settings in representative(spec):
-        run.check_settings(definition.settings, settings)
+    with contextlib.closing(place.home(id)) as home:
+        return read_spec(home.definition().spec)
 
 
 def _workers(config: Map) -> list[dict[str, str]]:

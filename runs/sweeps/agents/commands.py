@@ -1,0 +1,250 @@
+"""What the commands of the ingredient `sweep` do, once their config is read; they print for the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runs.errors import SweepError
+from runs.sweeps.agents.agent_process import work
+from runs.sweeps.agents.engines import Engine
+from runs.sweeps.agents.finals import finals
+from runs.sweeps.agents.trials import Means
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import Spec
+from runs.sweeps.study.continuing import join, take_up
+from runs.sweeps.study.own_storage import check_storage
+from runs.sweeps.study.place import Place
+from runs.sweeps.study.points import representative
+from runs.sweeps.study.samplers import check_extra
+from runs.sweeps.study.undelivered import deliver, undelivered_lines
+from runs.sweeps.views.status import Status, Watcher, check_not_all_failed, command_line, say, status_lines
+
+__all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
+
+
+def run_sweep(
+    place: Place,
+    spec: Spec,
+    definition: Definition,
+    means: Means,
+    workers: Sequence[dict[str, str]],
+    engine: Engine,
+    check_settings: Callable[[Sequence[str], Mapping[str, Any]], object],
+) -> Status:
+    """Start a sweep, or continue it, and run agents until it is done.
+
+    Args:
+        place: Where sweeps are kept.
+        spec: The spec of the sweep.
+        definition: The sweep as the command asks for it.
+        means: What the agents work with.
+        workers: For each agent, variables to set for its runs.
+        engine: Where the agents run.
+        check_settings: Checks settings of a point, given those of all runs, before the first trial.
+
+    Returns:
+        The status of the sweep after the last agent has ended.
+
+    Raises:
+        RunsError: If the sweep is another one, cannot be written, or all of its trials have failed.
+        OSError: If its folder cannot be written.
+        KeyboardInterrupt: After a Ctrl-C, when the runs have saved their states.
+    """
+    engine.check_extras()
+    check_extra(spec)
+    _note(spec.notes)
+    if spec.program is not None and Path(spec.program).name != Path(definition.script).name:
+        _note([f"program {spec.program} is not used: the runs are those of {definition.script}"])
+    definition.check_parameters(spec.parameters)
+    for settings in representative(spec):
+        check_settings(definition.settings, settings)
+    check_storage(definition)  # before anything is written
+    definition = _created(place, definition)
+    log = _log(place, definition.id)
+    try:
+        status = engine.run(place, definition, means, workers, log)
+    except KeyboardInterrupt:
+        if engine.name != "slurm":  # whose job continues
+            say(f"interrupted; to continue sweep {definition.id}, give the same command again")
+        raise
+    if not getattr(sys.stdout, "isatty", bool)():  # a terminal shows them already
+        _say_all(status_lines(status, tuple(objective.name for objective in spec.objectives)))
+    deliver(place, definition.id)
+    _say_all(undelivered_lines(place, definition.id))
+    check_not_all_failed(status, log.parent)
+    return status
+
+
+def _created(place: Place, definition: Definition) -> Definition:
+    """Write a sweep down, or take up one that is there; return its definition."""
+    with contextlib.closing(place.home(definition.id)) as home:
+        if not home.create(definition):
+            definition, notes = take_up(home, definition)
+            _note(notes)
+            home.stop(False)
+        say(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}")
+    return definition
+
+
+def join_sweep(place: Place, id: str, means: Means, experiment: str) -> int:
+    """Work on a sweep that was started elsewhere, as one agent, until nothing is left to take.
+
+    Args:
+        place: Where the sweep is kept.
+        id: The sweep's id.
+        means: What the agent works with; the script lies in `means.lab` here.
+        experiment: Name of the experiment that the agent was started by.
+
+    Returns:
+        How many points the agent has seen through.
+
+    Raises:
+        RunsError: If there is no such sweep, or it belongs to another experiment or script.
+    """
+    with contextlib.closing(place.home(id)) as home:
+        _note_place(home.definition(), means, experiment)
+    return work(place, id, means)
+
+
+def show_status(place: Place, id: str | None) -> None:
+    """Print the status of a sweep, or of all sweeps.
+
+    Args:
+        place: Where sweeps are kept.
+        id: The sweep's id; None for all of them, of which an unreadable one takes one line.
+
+    Raises:
+        RunsError: If the one sweep cannot be read.
+    """
+    ids = place.ids() if id is None else [id]
+    if not ids:
+        say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
+    for each in ids:
+        try:
+            with contextlib.closing(place.home(each)) as home:
+                watcher = Watcher(home)
+                names = tuple(objective.name for objective in watcher.spec.objectives)
+                _say_all([*status_lines(watcher.look(), names), *undelivered_lines(place, each)])
+        except SweepError as error:
+            if id is not None:
+                raise
+            say(f"sweep {each}: {error}")
+
+
+def stop_sweep(place: Place, id: str) -> None:
+    """Let agents finish the current runs of a sweep, and start none.
+
+    Args:
+        place: Where the sweep is kept.
+        id: The sweep's id.
+
+    Raises:
+        RunsError: If there is no such sweep, or it cannot be written.
+    """
+    with contextlib.closing(place.home(id)) as home:
+        home.definition()
+        home.stop()
+    say(f"sweep {id}: no more runs are started; to continue: sweep.run with sweep.id={id}")
+
+
+def best_trials(
+    place: Place,
+    id: str,
+    experiment: str,
+    num_seeds: int | None,
+    make_means: Callable[[Spec], Means],
+    workers: Sequence[dict[str, str]],
+) -> dict[str, Any] | None:
+    """Print the best trials of a sweep, and the commands that run them again.
+
+    Args:
+        place: Where the sweep is kept.
+        id: The sweep's id.
+        experiment: Name of the experiment that the command was given to.
+        num_seeds: Fresh seeds to rerun and judge the best three points on; None judges by the sweep alone.
+        make_means: Returns what agents work with, if there are fresh seeds.
+        workers: For each agent, variables to set for its runs.
+
+    Returns:
+        The parameters of the best trial; None if there is none.
+
+    Raises:
+        RunsError: If there is no such sweep, or the finals cannot be run.
+    """
+    with contextlib.closing(place.home(id)) as home:
+        watcher = Watcher(home)
+        spec, best = watcher.spec, list(watcher.look().best)
+        if not best:
+            judges_nothing = "it judges nothing, so no trial is the best; give it a metric"
+            say(f"sweep {id}: {'no trial has finished yet' if spec.objectives else judges_nothing}")
+            return None
+        if num_seeds is not None:
+            means = make_means(spec)
+            _note_place(watcher.definition, means, experiment)
+            best = [watcher.study.points()[_best_on_fresh_seeds(place, watcher, means, workers, num_seeds)]]
+    for point in best:
+        for objective, value in zip(spec.objectives, point.values, strict=True):
+            say(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
+        say(f"  {command_line(watcher.definition, point)}")
+    return dict(best[0].parameters)
+
+
+def _best_on_fresh_seeds(
+    place: Place, watcher: Watcher, means: Means, workers: Sequence[dict[str, str]], num_seeds: int
+) -> int:
+    """Run the best points again on fresh seeds, print the comparison, and return the number of the best."""
+    log = _log(place, watcher.definition.id)
+    judgement = finals(place, watcher, means, workers, num_seeds=num_seeds, log=log)
+    for finalist in judgement.finalists:
+        sample = finalist.sample
+        width = "" if sample.low is None else f", {sample.low:.6g} to {sample.high:.6g} ({judgement.confidence:.0%})"
+        mean = "no value" if sample.mean is None else f"mean {sample.mean:.6g} of {sample.n}{width}"
+        p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
+        say(f"{finalist.name}: {mean}{p}")
+    say(judgement.text)
+    return int(judgement.finalists[0].name.removeprefix("trial "))
+
+
+def plot_sweep(place: Place, id: str) -> None:
+    """Draw a sweep, one page for the browser and a picture of each plot, and print their paths.
+
+    Args:
+        place: Where the sweep is kept.
+        id: The sweep's id.
+
+    Raises:
+        RunsError: If there is no such sweep, or a package for drawing is not installed.
+    """
+    from runs.sweeps.views.plots import draw
+
+    with contextlib.closing(place.home(id)) as home:
+        watcher = Watcher(home)
+        folder = place.base / "sweeps" / id / "plots"
+        _say_all(
+            map(str, draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {id}", watcher.spec))
+        )
+
+
+def _log(place: Place, id: str) -> Path:
+    """Return the file that runs of a sweep print to on this machine, in a folder that is created."""
+    folder = place.base / "sweeps" / id
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / "output.log"
+
+
+def _note_place(definition: Definition, means: Means, experiment: str) -> None:
+    """Say where runs of a sweep that was started elsewhere have their code from."""
+    _note(join(definition, experiment, means.lab or Path(definition.base)))
+
+
+def _note(notes: Sequence[str]) -> None:
+    _say_all(f"note: {note}" for note in notes)
+
+
+def _say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
