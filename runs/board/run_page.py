@@ -30,6 +30,8 @@ TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "
 _STILL = ("output", "sources", "environment")
 # A run that has ended may be resumed, tagged or removed; its page looks so often.
 _LOOK_AT_ENDED_S = 10.0
+# Parts that share a template.
+_TEMPLATES = {"system": "run_curves.html", "head": "run_layout.html"}
 _RELATIONS = ("parent", "missing_parent", "children", "num_children", "sweep")
 _STATISTICS = ("last", "min", "max", "mean", "count")
 # What a page shows at most; the rest is said to be there.
@@ -54,7 +56,7 @@ def _run(visit: Visit) -> Response:
         "followed": run_url(run.id, "head") if tab in _STILL else "",
     }
     common = {"board": visit.board, "path": visit.request.url.path, "run": run, "tab": tab, "tabs": TABS}
-    body = render(f"run_{tab}.html", **common, problems=problems, **head, **values)
+    body = render(_TEMPLATES.get(tab, f"run_{tab}.html"), **common, problems=problems, **head, **values)
     is_open = _is_living(run) or head["status"] == "QUEUED"
     again_s = look_again_s(started) if is_open else look_again_s(started, _LOOK_AT_ENDED_S)
     return watched(visit.request, body, again_s, x_open="1" if is_open else "")

@@ -1,4 +1,4 @@
-// What every page does: times in the zone of whoever looks, keys, dialogs, and asking the server.
+// Shared by all pages: times in the local zone, keys, dialogs, and requests to the server.
 
 /** Show the times below a node in the local zone. */
 export function localise(node) {
@@ -12,7 +12,7 @@ export function localise(node) {
   }
 }
 
-/** Say something to whoever looks, and to screen readers. */
+/** Show a message, which screen readers read aloud. */
 export function announce(text) {
   const place = document.getElementById("announce");
   place.textContent = text;
@@ -21,7 +21,7 @@ export function announce(text) {
   announce.timer = setTimeout(() => place.classList.add("hidden"), 4000);
 }
 
-/** Send a form to the server; returns its answer, and throws what it refuses, with the answer as `found`. */
+/** Send a form to the server and return its answer; throws an error with the answer as `found`. */
 export async function post(path, pairs) {
   const answer = await fetch(path, { method: "POST", body: new URLSearchParams(pairs) });
   const text = await answer.text();
@@ -35,14 +35,14 @@ export async function post(path, pairs) {
   return found;
 }
 
-/** Say that what is seen may be out of date, and why; or, with an empty text, no more. */
+/** Show that the page may be out of date, and why; an empty text removes that. */
 function showOutage(why) {
   const place = document.getElementById("outage");
   const text = why && `This may be out of date: ${why}`;
-  if (place.textContent !== text) place.textContent = text; // which screen readers hear once
+  if (place.textContent !== text) place.textContent = text; // screen readers read it once
 }
 
-/** Return the answer to a GET; throws what the server says is wrong. */
+/** Return the answer to a GET; throws the server's error. */
 export async function get(url, options = {}) {
   const answer = await fetch(url, { ...options, headers: { accept: "application/json", ...options.headers } }).catch(() => {
     throw new Error("the board does not answer");
@@ -52,7 +52,7 @@ export async function get(url, options = {}) {
   throw new Error(found.error);
 }
 
-/** Call a function now and again while the page is seen; it returns the seconds to the next call. */
+/** Call a function again and again while the page is visible; it returns the seconds to the next call. */
 export function repeat(look) {
   let timer;
   const next = async () => {
@@ -71,7 +71,33 @@ export function repeat(look) {
   timer = setTimeout(next, 1000);
 }
 
-/** Keep what is chosen in the address, which others can open; nothing, if it is as it is without a word of it. */
+/** Call a function with the HTML of a page when that has changed, and return the answer to the request and the seconds to the next.
+ *
+ * `version` holds the tag of the HTML that is shown; clear it to get the HTML again.
+ */
+export async function watch(url, version, onChange) {
+  const answer = await get(url, { headers: { "if-none-match": version.tag ?? "" } });
+  if (answer.status === 200) {
+    version.tag = answer.headers.get("etag");
+    await onChange(await answer.text(), answer);
+  }
+  return { answer, seconds: Number(answer.headers.get("x-look-again-s")) || 5 };
+}
+
+/** Call a function for each element, once, when it comes near to the visible part of the page. */
+export function whenSeen(elements, action, margin = "300px") {
+  const observer = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      observer.unobserve(target);
+      action(target);
+    }
+  }, { rootMargin: margin });
+  for (const element of elements) observer.observe(element);
+  return observer;
+}
+
+/** Keep a choice in the address, which others can open; an empty value removes it. */
 export function keepInAddress(name, value) {
   const url = new URL(location.href);
   if (value) url.searchParams.set(name, value);
@@ -79,7 +105,7 @@ export function keepInAddress(name, value) {
   history.replaceState(null, "", url);
 }
 
-/** Return the two numbers of a range of an axis in the address, `name=5..9`; null where there is none. */
+/** Return the two numbers of a range in the address, `name=5..9`; null without one. */
 export function rangeInAddress(name) {
   const ends = (new URLSearchParams(location.search).get(name) ?? "").split("..");
   const [low, high] = ends.map((text) => (text.trim() ? Number(text) : NaN));
@@ -90,7 +116,7 @@ export function rangeInAddress(name) {
 
 const extraKeys = new Map();
 
-/** Let a key do something; `what` is shown by `?`. */
+/** Bind a key; `what` describes it in the list that `?` shows. */
 export function onKey(key, what, action) {
   extraKeys.set(key, { what, action });
 }

@@ -1,5 +1,5 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
-import { keepInAddress, rangeInAddress, repeat } from "./board.js";
+import { keepInAddress, rangeInAddress, repeat, whenSeen } from "./board.js";
 import { DASHES, configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
@@ -159,18 +159,7 @@ async function load(figure) {
   figure.dataset.ready = "1";
 }
 
-// A panel is loaded when it comes near to what is seen.
-const near = new IntersectionObserver(
-  (entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      near.unobserve(target);
-      load(target);
-    }
-  },
-  { rootMargin: "300px" },
-);
-figures.forEach((figure) => near.observe(figure));
+whenSeen(figures, load);
 
 repeat(async () => {
   const living = [...panels].filter(([, { found }]) => found.living);

@@ -1,5 +1,5 @@
-// Media of several runs side by side: of each series and run the last one up to the step that a slider chooses.
-import { keepInAddress } from "./board.js";
+// Media of several runs side by side: of each series and run the last one up to the step of a slider.
+import { keepInAddress, whenSeen } from "./board.js";
 import { close, fetchMedium, show } from "./medium.js";
 
 for (const section of document.querySelectorAll(".medium-series")) {
@@ -40,9 +40,5 @@ for (const section of document.querySelectorAll(".medium-series")) {
     slider.value = named;
     choose();
   }
-  new IntersectionObserver((found, observer) => {
-    if (!found.some((one) => one.isIntersecting)) return;
-    observer.disconnect();
-    places.forEach(follow);
-  }, { rootMargin: "300px" }).observe(section);
+  whenSeen([section], () => places.forEach(follow));
 }

@@ -1,7 +1,7 @@
-// The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
-import { announce, keepInAddress, rangeInAddress } from "./board.js";
+// The curves of a run: drawn when they are visible, with as many points as there are pixels; a zoom loads more.
+import { announce, keepInAddress, rangeInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
-import { configOf, fetchFile, fetchJson, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
+import { configOf, fetchFile, fetchJson, layoutOf, lineColour, onScheme, plotly, shareCursor } from "./plots.js";
 import { sieve } from "./tables.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
@@ -109,15 +109,11 @@ for (const [name, control, usual] of chosen) control.value = query.get(name) ?? 
 if (axis.selectedIndex < 0) axis.value = "steps";
 isLog.checked = query.get("log") === "1";
 for (const control of [axis, smoothing, isLog]) control.addEventListener("input", keep);
-const observer = new IntersectionObserver((found) => {
-  for (const { isIntersecting, target } of found) {
-    if (!isIntersecting || seen.has(target)) continue;
-    const chart = new Chart(target);
-    seen.set(target, chart);
-    chart.load();
-  }
-}, { rootMargin: "200px" });
-for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
+const observer = whenSeen(charts.querySelectorAll(".chart"), (section) => {
+  const chart = new Chart(section);
+  seen.set(section, chart);
+  chart.load();
+}, "200px");
 const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
 isLog.addEventListener("input", redraw);
 smoothing.addEventListener("input", () => {
@@ -130,7 +126,7 @@ axis.addEventListener("input", () => {
     chart.load().catch((error) => announce(error.message));
   }
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+onScheme(redraw);
 
 /** Add the charts of metrics that are new, in their order. */
 function addCharts(page) {

@@ -1,5 +1,5 @@
-// Media of a run: of each series one step, which a slider chooses; the last one until then, whichever that is by now.
-import { keepInAddress } from "./board.js";
+// Media of a run: one step of each series, chosen with a slider; by default the newest.
+import { keepInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
 import { fetchMedium, show } from "./medium.js";
 
@@ -26,13 +26,10 @@ class Series {
     const step = new URLSearchParams(location.search).get(word);
     const named = this.entries.findLastIndex((entry) => entry[1] === step);
     this.choose(named >= 0 ? named : this.entries.length - 1);
-    // Of many series, those that are seen.
-    new IntersectionObserver((found, observer) => {
-      if (!found.some((one) => one.isIntersecting)) return;
-      observer.disconnect();
+    whenSeen([section], () => {
       this.isSeen = true;
       this.follow();
-    }, { rootMargin: "300px" }).observe(section);
+    });
   }
 
   get isAtEnd() {
@@ -49,7 +46,7 @@ class Series {
     this.section.querySelector("output").textContent = step;
   }
 
-  /** Show the medium that is wanted; the newest wish when the one before is answered. */
+  /** Show the chosen medium; while one is loading, only the latest choice counts. */
   async follow() {
     if (this.isAsking || !this.isSeen) return;
     this.isAsking = true;
@@ -60,7 +57,7 @@ class Series {
     this.isAsking = false;
   }
 
-  /** Take the media that there are by now. A step that was chosen stays, and what is played. */
+  /** Take over new media, but keep a chosen step and a playing medium. */
   renew(entries) {
     const isPlayed = [...this.place.querySelectorAll("audio, video")].some((one) => !one.paused && !one.ended);
     const [number] = this.entries[this.wanted];

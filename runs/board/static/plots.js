@@ -126,9 +126,7 @@ export async function fetchJson(url) {
 
 /** Return what the server answers, each array in it as a Float64Array whose NaN are gaps; throws as `fetchJson`. */
 export async function fetchNumbers(url) {
-  const answer = await fetch(url);
-  if (!answer.ok) throw new Error((await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }))).error);
-  const body = await answer.arrayBuffer();
+  const body = await (await get(url)).arrayBuffer();
   const end = 4 + new DataView(body).getUint32(0, true);
   return JSON.parse(new TextDecoder().decode(new Uint8Array(body, 4, end - 4)), (_, value) =>
     Array.isArray(value?.numbers) ? new Float64Array(body, end + 8 * value.numbers[0], value.numbers[1]) : value,

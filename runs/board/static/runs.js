@@ -1,11 +1,11 @@
 // The page of all runs: selecting, watching, columns, tags, deletion.
-import { announce, get, localise, onKey, post, repeat } from "./board.js";
+import { announce, localise, onKey, post, repeat, watch } from "./board.js";
 
 const $ = (id) => document.getElementById(id);
 const table = $("runs");
 const group = $("group");
 
-// What was typed is a part of the view by now, whose address others can open.
+// The typed text is now part of the view, whose address others can open.
 if (new URLSearchParams(location.search).has("add")) history.replaceState(null, "", $("finding").dataset.address);
 
 // ---------------------------------------------------------------------- fields
@@ -39,7 +39,7 @@ $("choose-columns").addEventListener("click", async () => {
   for (const name of chosen) addChoice(list, name, true);
   $("columns-dialog").showModal();
   const others = (await loadFields()).filter((name) => !chosen.includes(name) && name !== "id");
-  // Of thousands, those that are searched for.
+  // Of thousands of fields, show those that match the search.
   const show = () => {
     const words = $("columns-search").value.toLowerCase().split(/\s+/);
     const fits = (name) => words.every((word) => name.toLowerCase().includes(word));
@@ -64,7 +64,7 @@ const boxes = () => [...table.querySelectorAll("tbody input[type=checkbox]")];
 const selected = new Set();
 let last = null;
 
-/** Have what draws curves at hand, as those who select runs are likely to compare them. */
+/** Load the script of the plots early: who selects runs will probably compare them. */
 function fetchPlots() {
   fetchPlots.asked ??= fetch(document.documentElement.dataset.plotly, { priority: "low" }).then((answer) => answer.blob(), () => {});
 }
@@ -153,23 +153,20 @@ if (table) {
 
 // ---------------------------------------------------------------------- watching
 
-let tag = "";
+const version = {};
 
 async function look() {
-  const answer = await get(table.dataset.watch, { headers: { "if-none-match": tag } });
-  const seconds = Number(answer.headers.get("x-look-again-s")) || 5;
-  if (answer.status !== 200) return seconds;
-  tag = answer.headers.get("etag");
-  const focused = document.activeElement.closest("tbody tr")?.dataset.run;
-  const isBox = document.activeElement.matches("input");
-  const body = table.tBodies[0];
-  body.innerHTML = await answer.text();
-  localise(body);
-  $("total").textContent = Number(answer.headers.get("x-total")).toLocaleString("en");
-  showSelection();
-  if (focused !== undefined) {
+  const { seconds } = await watch(table.dataset.watch, version, (html, answer) => {
+    const focused = document.activeElement.closest("tbody tr")?.dataset.run;
+    const isBox = document.activeElement.matches("input");
+    const body = table.tBodies[0];
+    body.innerHTML = html;
+    localise(body);
+    $("total").textContent = Number(answer.headers.get("x-total")).toLocaleString("en");
+    showSelection();
+    if (focused === undefined) return;
     const row = [...body.rows].find((one) => one.dataset.run === focused);
     row?.querySelector(isBox ? "input" : "th a").focus();
-  }
+  });
   return seconds;
 }
