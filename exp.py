@@ -10,8 +10,7 @@ python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/chec
 python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt data.path=new.csv
 python exp.py export with my_runs/1/config.json checkpoint.path=run:1 export.path=model.onnx
 
-The parts, root settings and commands are in `experiments/supervised.py`; each part is a file in
-`ingredients/`.
+Its parts, settings and commands are in `experiments/supervised.py`; each part is a file in `ingredients/`.
 """
 
 from experiments import Experiment, supervised

@@ -46,31 +46,20 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (
-    device,
-    distributed,
-    data,
-    loss,
-    metrics,
-    model,
-    optimizer,
-    scheduler,
-    amp,
-    training,
-    checkpoint,
-    exporting,
-    probe,
-    sweep,
-)
-
 
 def ingredients() -> list[Ingredient]:
     """Return the ingredients of a supervised training."""
-    return [part.ingredient for part in _PARTS]
+    parts = (device, distributed, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint)
+    return [part.ingredient for part in (*parts, exporting, probe, sweep)]
 
 
 def compose(ex: Experiment) -> None:
-    """Give an experiment over `ingredients` its config, its observer, and main, evaluate, predict and export."""
+    """Add config, observer and commands of a supervised training to an experiment.
+
+    Args:
+        ex: An experiment that is composed of `ingredients()`. It gets the settings at the root, a record in `my_runs/`,
+            and main, evaluate, predict and export.
+    """
     ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
     ex.observers.append(file_observer("my_runs"))
     ex.config(_config)
@@ -97,8 +86,14 @@ def _build(
     from experiments.training import results
 
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
-    told: dict[str, Any] = {"dtype": batches.input_dtype, "preparation": batches.preparation, "pretrained": pretrained}
-    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, **told).to(where)
+    network = model.make_model(
+        batches.input_shape,
+        criterion.num_outputs,
+        seed,
+        dtype=batches.input_dtype,
+        preparation=batches.preparation,
+        pretrained=pretrained,
+    ).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 

@@ -28,7 +28,10 @@ class Aliases:
         self.targets: dict[str, str] = {}
 
     def mirror(self, updates: dict[str, Any]) -> None:
-        """Set both names of an entry in `updates`, nested, where one of them is set.
+        """Set both names of an entry where one of them is set.
+
+        Args:
+            updates: Entries that a call or the command line sets, nested; changed in place.
 
         Raises:
             ConfigError: If the two names are set to different values.
@@ -43,7 +46,12 @@ class Aliases:
                 updates[alias] = at_target
 
     def carry(self, updates: dict[str, Any]) -> None:
-        """Set the entry of each alias that named configs and files set in `updates`, nested, at the root alone."""
+        """Set the entry of each alias that is set at the root alone, as named configs and files do.
+
+        Args:
+            updates: Entries that the call, named configs and files set, nested; changed in place. An entry that is
+                set as well keeps its value, and `follow` compares the two.
+        """
         for alias, target in self.targets.items():
             if alias in updates and get_by_dotted_path(updates, target, _UNSET) is _UNSET:
                 set_by_dotted_path(updates, target, updates[alias])
@@ -79,7 +87,11 @@ class Aliases:
         return is_changed
 
     def mark(self, changes: ConfigSummary) -> None:
-        """Mark each alias as changed in Sacred's summary where the entry it stands for is."""
+        """Mark each alias as changed where the entry it stands for is.
+
+        Args:
+            changes: Sacred's summary of a config's changes; changed in place.
+        """
         for alias, target in self.targets.items():
             for marked in (changes.modified, changes.added):
                 marked |= {alias} if target in marked else set()
@@ -88,7 +100,11 @@ class Aliases:
 
     @contextlib.contextmanager
     def named_as_typed(self, typed: Collection[str]) -> Iterator[None]:
-        """Replace the names of entries in error messages with their aliases, where the alias is in `typed`."""
+        """Replace the names of entries in error messages of the block with their aliases, where those were typed.
+
+        Args:
+            typed: Names of the settings as typed.
+        """
         try:
             yield
         except ConfigError as error:

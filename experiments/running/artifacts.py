@@ -50,7 +50,18 @@ def keep_artifact(
 def log_artifact(
     run: Run, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
 ) -> ArtifactVersion:
-    """Log an artifact of `run` in every folder that it is recorded in; see `LabRun.log_artifact`."""
+    """Log an artifact in every folder that a run is recorded in; see `LabRun.log_artifact`.
+
+    Args:
+        run: The run.
+        name: Name of the artifact.
+        path: The file or folder.
+        type: Its type, such as dataset, model, code.
+        metadata: Facts about it, by name; None for none.
+
+    Returns:
+        The version in the first of these folders.
+    """
     versions = []
     for recording in _recordings(run):
         version = _store(recording.base).log(name, path, type, metadata, recording.uid)
@@ -60,7 +71,12 @@ def log_artifact(
 
 
 def use_artifact(run: Run, reference: str) -> ArtifactVersion:
-    """Return a version, and note that `run` used it; see `LabRun.use_artifact`."""
+    """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`.
+
+    Args:
+        run: The run.
+        reference: `name` or `name:latest`, `name:v3`, or `name@` and the start of its digest.
+    """
     recordings = _recordings(run)
     version = _find(run, reference, recordings)
     for recording in recordings:
@@ -70,7 +86,7 @@ def use_artifact(run: Run, reference: str) -> ArtifactVersion:
 
 
 def _recordings(run: Run) -> list[Recording]:
-    """Return the recordings of `run` in folders; without one, that in the spool of a MongoObserver."""
+    """Return the recordings of a run in folders, or else the one in the spool of a MongoObserver."""
     found = recordings_of(run.meta_info.get("uid"))
     if not found:
         raise ArtifactError(

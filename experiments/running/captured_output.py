@@ -1,8 +1,8 @@
-"""The output of a run: reading it while it is captured, in parts, and keeping it out of memory.
+"""The output of a run: read in parts while it is captured, and kept out of memory.
 
-Sacred decodes the file while it grows, where a character may be half written, and leaves out what a failing run wrote
-last. What it captures with `--capture=sys` lies in memory, four bytes a character, and loses what is printed while it
-is read.
+Sacred decodes the file while it grows, where a character may be half written, and leaves out the last output of a
+failing run. With `--capture=sys` it keeps the output in memory, four bytes a character, and loses what is printed while
+it reads.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ PART_BYTES = 2**20
 
 
 def read_parts(out: CapturedStdout) -> Iterator[str]:
-    """Yield what came since the last call, up to the last whole character; of a closed one, what it ended with.
+    """Yield the output since the last call, up to the last whole character, in parts of `PART_BYTES`.
 
     Args:
-        out: What Sacred captures the run's output in.
+        out: Sacred's capture of the run's output; of one that is closed, its last text is yielded.
     """
     if out.closed:
         last, out.final = out.final or "", None
@@ -67,7 +67,7 @@ def read_parts(out: CapturedStdout) -> Iterator[str]:
 
 @contextlib.contextmanager
 def capturing_in_order() -> Iterator[None]:
-    """Let Sacred capture by `tee_in_order` within the block, where it captures descriptors."""
+    """Let Sacred capture descriptors by `tee_in_order` in the block."""
     before, stdout_capturing.tee_output_fd = stdout_capturing.tee_output_fd, tee_in_order
     try:
         yield
@@ -149,7 +149,12 @@ def _line_by_line() -> Iterator[None]:
 
 
 def take_from_memory(out: CapturedStdout) -> None:
-    """Let what Sacred captures in memory go to a file from now on; that of `--capture=fd` is one already."""
+    """Capture into a file from now on instead of memory; with `--capture=fd` it is a file already.
+
+    Args:
+        out: Sacred's capture of the run's output; it and Sacred's streams are changed in place. If no file can be
+            made, it stays in memory.
+    """
     memory = out.buffer
     if not isinstance(memory, io.StringIO):
         return
@@ -169,13 +174,16 @@ def take_from_memory(out: CapturedStdout) -> None:
 
 
 def record_replaced(out: CapturedStdout) -> Callable[[], None]:
-    """Record what goes to a `sys.stdout` or `sys.stderr` that is not the process's own; return what ends that.
+    """Record the output to a `sys.stdout` or `sys.stderr` that was replaced.
 
     `--capture=fd` records what reaches the descriptors 1 and 2. In a notebook, under pytest and in `redirect_stdout`,
-    what is printed never does. Handlers of the root logger that write to such a stream are recorded, too.
+    what is printed never does. Handlers of the root logger that write to such a stream are recorded as well.
 
     Args:
-        out: What Sacred captures the run's output in.
+        out: Sacred's capture of the run's output.
+
+    Returns:
+        A function that ends the recording, and puts the streams back.
     """
     names = [name for number, name in ((1, "stdout"), (2, "stderr")) if not _reaches(getattr(sys, name), number)]
     if not names or not isinstance(getattr(out.buffer, "name", None), str):  # in memory, Sacred takes both streams
@@ -205,7 +213,7 @@ def _put_back(name: str, stream: Any, proxy: TeeingStreamProxy) -> None:
 
 
 def _reaches(stream: Any, descriptor: int) -> bool:
-    """Tell whether what is written to a stream reaches a descriptor, of its own or of a stream that it passes on to."""
+    """Return whether a stream writes to a descriptor, by itself or by a stream that it passes on to."""
     parts = (stream, *getattr(stream, "__dict__", {}).values())
     return stream is None or any(_descriptor(part) == descriptor for part in parts)
 
@@ -218,10 +226,10 @@ def _descriptor(stream: Any) -> int | None:
 
 
 class OutputFile:
-    """A file that any thread may print to, as far as Sacred needs one; it never raises into a `print`.
+    """A file that any thread may print to, with the methods that Sacred needs; it never raises into a `print`.
 
     Args:
-        file: The file, by default a temporary one.
+        file: The file; None makes a temporary one.
     """
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
@@ -231,7 +239,14 @@ class OutputFile:
         self._is_full = False
 
     def write(self, text: str) -> int:
-        """Append a text."""
+        """Append a text; what the disk refuses is lost, with one warning.
+
+        Args:
+            text: The text.
+
+        Returns:
+            Its length, whatever became of it, as `print` expects.
+        """
         view = memoryview(text.encode("utf-8", "backslashreplace"))
         with self._lock:
             try:
@@ -251,12 +266,16 @@ class OutputFile:
         return self._file.fileno()
 
     def seek(self, position: int) -> int:
-        """Read from a position on; where is written stays as it is, which a forked child shares."""
+        """Set the position that `read` starts at. Writing is not moved, because forked children share that position.
+
+        Args:
+            position: Bytes from the beginning.
+        """
         self._position = position
         return position
 
     def read(self) -> str:
-        """Return what comes behind the position."""
+        """Return everything after the position."""
         end = os.fstat(self._file.fileno()).st_size
         data = pread(self._file.fileno(), max(0, end - self._position), self._position)
         self._position += len(data)
@@ -289,7 +308,11 @@ class Spill:
         self._is_full = False
 
     def append(self, text: str) -> None:
-        """Append a text; what the disk refuses is left out, and that is said once."""
+        """Append a text; what the disk refuses is left out, with one warning.
+
+        Args:
+            text: The text; surrogates, as of undecodable output, are kept.
+        """
         view = memoryview(text.encode("utf-8", "surrogatepass"))
         try:
             self._file.seek(0, os.SEEK_END)

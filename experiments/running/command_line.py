@@ -22,18 +22,18 @@ _SHOWS_SETTINGS = ("print_config", "save_config")
 
 
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
-    """Refuse options that do not exist, lack their value or cannot take it, and settings that make no sense.
+    """Reject unknown options, options with a missing or invalid value, and settings that contradict each other.
 
     Args:
-        argv: The words, the program first; or all in one string.
-        options: The options that there are.
+        argv: The words, the program first; or all of them in one string.
+        options: The options that exist.
 
     Raises:
-        ConfigError: If there is one; or if a setting stands before `with`, or one makes a plain value of what another
-            one takes for a group, such as `lr=1 lr.x=2`; or if there is more than one command, or nothing after `with`.
+        ConfigError: If there is one; if a setting comes before `with`; if one makes a plain value of what another
+            takes for a group, such as `lr=1 lr.x=2`; if there is more than one command, or nothing after `with`.
     """
-    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-    plain_words = list(_check_options(iter(words[1:]), options))
+    words = _words(argv)
+    plain_words = list(_plain_words(iter(words[1:]), options))
     _check_assignments(words)
     _check_command(plain_words)
 
@@ -41,15 +41,17 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
 def split_shown_command(
     argv: str | Sequence[str], options: Sequence[CLIOption]
 ) -> tuple[str | Sequence[str], str | None]:
-    """Return the command line without the command that stands behind print_config or save_config, and that command.
+    """Split off the command after print_config or save_config, whose settings those show.
 
     Args:
-        argv: Words that `check_command_line` has let pass.
-        options: The options that there are.
+        argv: Words that `check_command_line` has accepted.
+        options: The options that exist.
+
+    Returns:
+        The command line without that command, and the command; None if there is none.
     """
-    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-    plain_words = _check_options(iter(words[1:]), options)
-    before = list(itertools.takewhile(lambda word: word != "with", plain_words))
+    words = _words(argv)
+    before = _before_with(list(_plain_words(iter(words[1:]), options)))
     if len(before) != 2 or before[0] not in _SHOWS_SETTINGS:
         return argv, None
     words.pop(words.index(before[1], words.index(before[0]) + 1))
@@ -57,57 +59,81 @@ def split_shown_command(
 
 
 def beat_interval_s(options: Mapping[str, Any]) -> float | None:
-    """Return the seconds between two heartbeats that the options of a call ask for; 0 is none at all, None not given.
+    """Return the seconds between two heartbeats that the options of a call ask for.
+
+    Args:
+        options: Values by long flag.
+
+    Returns:
+        The seconds, 0 for no heartbeats; None if the call does not say.
 
     Raises:
-        ConfigError: If that is no number of seconds.
+        ConfigError: If the value is no number of seconds.
     """
-    given = options.get("--beat-interval")
-    if given is None:
+    value = options.get("--beat-interval")
+    if value is None:
         return None
     try:
-        seconds = float(given)
+        seconds = float(value)
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise ConfigError(f"--beat-interval: got {given!r}, expected seconds, more than 0, or 0 for no heartbeats")
+        raise ConfigError(f"--beat-interval: got {value!r}, expected seconds, more than 0, or 0 for no heartbeats")
     return seconds
 
 
-def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> Iterator[str]:
-    """Refuse options that make no sense, and yield the words that are neither options nor their values."""
-    takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
-    long = {flag: option.get_flag() for option in options for flag in option.get_flags()}
+def _words(argv: str | Sequence[str]) -> list[str]:
+    return shlex.split(argv) if isinstance(argv, str) else list(argv)
+
+
+def _before_with(words: Sequence[str]) -> list[str]:
+    return list(itertools.takewhile(lambda word: word != "with", words))
+
+
+def _plain_words(words: Iterator[str], options: Sequence[CLIOption]) -> Iterator[str]:
+    """Yield the words that are neither options nor their values; reject invalid options on the way."""
+    by_flag = {flag: option for option in options for flag in option.get_flags()}
     for word in words:
         if not word.startswith("-"):
             yield word
-        if not word.startswith("-") or word in ("-", "--"):
-            continue
-        name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
-        # As in other programs, the beginning of a long name is enough.
-        meant = {flag for flag in takes_value if flag == name} or {
-            flag for flag in takes_value if name.startswith("--") and flag.startswith(name)
-        }
-        if len(meant) != 1:
-            near = nearest(name, list(takes_value))
-            hint = f"did you mean {near}?" if near else "-h lists them"
-            raise ConfigError(f"{name}: there is no such option; {hint}")
-        flag = meant.pop()
-        if takes_value[flag]:
-            value = rest if equals or rest else next(words, None)
-            if value is None:
-                raise ConfigError(f"{flag}: got no value; write {flag}{'=' if flag.startswith('--') else ' '}VALUE")
-            _check_value(flag, long[flag], value)
-        elif equals:
-            raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
+        elif word not in ("-", "--"):
+            _check_option(word, words, by_flag)
+
+
+def _check_option(word: str, rest: Iterator[str], by_flag: Mapping[str, CLIOption]) -> None:
+    """Check one option, and take its value from the rest of the words if it is not in the same word."""
+    is_long = word.startswith("--")
+    name, equals, value = word.partition("=") if is_long else (word[:2], "", word[2:])
+    flag = _flag_of(name, list(by_flag))
+    option = by_flag[flag]
+    if not option.arg:
+        if equals:
+            raise ConfigError(f"{flag}: got the value {value!r}, but it takes none; write {flag}")
+        return
+    given = value if equals or value else next(rest, None)
+    if given is None:
+        raise ConfigError(f"{flag}: got no value; write {flag}{'=' if is_long else ' '}VALUE")
+    takes, expected = _VALUES.get(option.get_flag(), (None, ""))
+    if takes is not None and not takes(given):
+        raise ConfigError(f"{flag}: got {given!r}, expected {expected}")
+
+
+def _flag_of(name: str, known: list[str]) -> str:
+    """Return the flag that a name stands for; as in other programs, the beginning of a long one is enough."""
+    found = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
+    if len(found) != 1:
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else "-h lists them"
+        raise ConfigError(f"{name}: there is no such option; {hint}")
+    return found[0]
 
 
 def _check_command(words: Sequence[str]) -> None:
-    """Refuse words, options left out, that are not `[COMMAND] [with UPDATE...]`.
+    """Reject words, options left out, that are not `[COMMAND] [with UPDATE...]`.
 
-    A second command may stand behind `help`, `print_config` and `save_config`.
+    A second command may follow `help`, `print_config` and `save_config`.
     """
-    before = list(itertools.takewhile(lambda word: word != "with", words))
+    before = _before_with(words)
     if words and words[-1] == "with" and len(before) == len(words) - 1:
         raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")
     if len(before) <= (2 if before[:1] and before[0] in ("help", *_SHOWS_SETTINGS) else 1):
@@ -117,14 +143,27 @@ def _check_command(words: Sequence[str]) -> None:
         raise ConfigError(f"{mistyped}: there is no such command; did you mean with?")
     raise ConfigError(
         f"{before[1]}: got a second word after {before[0]}, expected one command; write settings and named configs "
-        f"behind it: {before[0]} with {before[1]}"
+        f"after it: {before[0]} with {before[1]}"
     )
 
 
-def _check_value(flag: str, long: str, value: str) -> None:
-    takes, expected = _VALUES.get(long, (None, ""))
-    if takes is not None and not takes(value):
-        raise ConfigError(f"{flag}: got {value!r}, expected {expected}")
+def _check_assignments(words: Sequence[str]) -> None:
+    start = words.index("with") if "with" in words else len(words)
+    for before, word in itertools.pairwise(words[:start]):
+        if _is_assignment(word) and not before.startswith("-"):
+            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
+    names = [word.partition("=")[0].strip() for word in words[start + 1 :] if _is_assignment(word)]
+    for name in names:
+        for prefix in list(iter_prefixes(name))[:-1]:
+            if prefix in names:
+                raise ConfigError(
+                    f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
+                    "give one of them"
+                )
+
+
+def _is_assignment(word: str) -> bool:
+    return "=" in word and not word.startswith("-")
 
 
 def _is_number(text: str) -> bool:
@@ -134,7 +173,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-# Sacred's options that take not just any text, by what they take.
+# Sacred's options that do not accept any text: a check of the text, and what is expected.
 _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
     "--beat-interval": (lambda text: _is_number(text) and 0 < float(text) < math.inf, "seconds, more than 0"),
     "--capture": (lambda text: text in ("no", "sys", "fd"), "one of no, sys, fd"),
@@ -144,19 +183,3 @@ _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
     ),
     "--priority": (_is_number, "a number"),
 }
-
-
-def _check_assignments(words: Sequence[str]) -> None:
-    start = words.index("with") if "with" in words else len(words)
-    for before, word in itertools.pairwise(words[:start]):
-        if "=" in word and not word.startswith("-") and not before.startswith("-"):
-            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
-    words = words[start + 1 :]
-    names = [word.partition("=")[0].strip() for word in words if "=" in word and not word.startswith("-")]
-    for name in names:
-        for prefix in list(iter_prefixes(name))[:-1]:
-            if prefix in names:
-                raise ConfigError(
-                    f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
-                    "give one of them"
-                )

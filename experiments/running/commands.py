@@ -1,4 +1,4 @@
-"""`print_config`, `print_named_configs` and `save_config`, in the place of Sacred's; and `replay`."""
+"""`print_config`, `print_named_configs` and `save_config`, instead of Sacred's; and `replay`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc
 
 
 def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str]:
-    """Return the names of the ingredients that a command needs and an experiment does not have."""
+    """Return the names of the ingredients that a command needs and an experiment lacks.
+
+    Args:
+        experiment: The experiment.
+        command: The captured function of the command; None for no command, which needs none.
+    """
     own = [ingredient.path for ingredient, _ in experiment.traverse_ingredients()]
     return [needed for needed in getattr(command, "needs", ()) if needed not in own]
 
@@ -32,7 +37,11 @@ def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str
 def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[str]]:
     """Return the tools whose settings a command does not read, each with the commands that do.
 
-    A tool that no command reads, as far as it is known, is not among them: the experiment's own functions may.
+    A tool that no command is known to read is not among them: the experiment's own functions may read it.
+
+    Args:
+        experiment: The experiment.
+        command: Dotted name of the command.
     """
     known = list(experiment.gather_commands())
     found: dict[str, list[str]] = {}
@@ -47,14 +56,11 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
 def print_config(_run: Any) -> None:
     """Print every setting with its value and meaning, and exit; `print_config COMMAND` prints those of a command.
 
-    What set a value that is not the default stands in brackets. Blue: changed from its default; green: added with
+    The origin of a value that is not the default is in brackets. Blue: changed from its default; green: added with
     --force; red: its type changed with --force.
     """
-    colours = (
-        _COLOURS
-        if getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
-        else dict.fromkeys(_COLOURS, "")
-    )
+    is_coloured = getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
+    colours = _COLOURS if is_coloured else dict.fromkeys(_COLOURS, "")
     origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
     print("\n".join(format_config(_run.config, _run.config_modifications, colours, origins)))
 
@@ -66,38 +72,49 @@ def format_config(
 
     Args:
         config: The whole config.
-        changes: Sacred's summary of what was added, modified and documented.
+        changes: Sacred's summary of the entries that were added, modified and documented.
         colours: Escape sequences by kind; empty strings for none.
-        origins: What has set the entries that are not at their defaults, by dotted name.
+        origins: Origins of the entries that are not at their defaults, by dotted name.
     """
-    entries = list(iterate_flattened_separately(config))
     rows = []
-    for path, value in entries:
+    for path, value in iterate_flattened_separately(config):
         key = "  " * path.count(".") + path.rpartition(".")[2]
         rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"))
     width = min(44, max((len(text) for _, text in rows), default=0))
+    end = "\033[0m" if colours["doc"] else ""
     lines = []
     for path, text in rows:
-        kind = "type" if path in changes.typechanged else "added" if path in changes.added else ""
-        kind = kind or ("changed" if path in changes.modified else "")
+        kind = _kind_of_change(path, changes)
+        shown = f"{colours[kind]}{text}{end}" if kind else text
         origin = f"[{origins[path]}]" if path in origins else ""
         doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
-        end = "\033[0m" if colours["doc"] else ""
-        shown = f"{colours[kind]}{text}{end}" if kind else text
         padding = " " * max(2, width + 2 - len(text))
         lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
     return lines
 
 
+def _kind_of_change(path: str, changes: Any) -> str:
+    """Return the key in `_COLOURS` for an entry; empty for one at its default."""
+    if path in changes.typechanged:
+        return "type"
+    if path in changes.added:
+        return "added"
+    return "changed" if path in changes.modified else ""
+
+
 def _shown(value: Any) -> str:
-    """Return a value as it is typed: a class or function by its dotted name."""
+    """Return a value as one would type it: a class or function by its dotted name."""
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     return object_name(value) or repr(named(value))
 
 
 def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:
-    """Return the command `print_named_configs` of `experiment`."""
+    """Return the command `print_named_configs` of an experiment.
+
+    Args:
+        experiment: The experiment, whose named configs are looked up when the command runs.
+    """
 
     def print_named_configs() -> None:
         """Print the named configs, for `with NAME`, and exit."""
@@ -123,7 +140,7 @@ def make_replay(main: Callable[[], Any]) -> Callable[[str], dict[str, Any] | Non
     """Return the command `replay` of an experiment.
 
     Args:
-        main: Runs its main function.
+        main: Function that runs the experiment's main function, whose training then repeats the step of the bundle.
     """
 
     def replay(bundle: str) -> dict[str, Any] | None:

@@ -103,7 +103,7 @@ class ComputedConfig:
             recursive_update(scaffold.config, scaffold.run_config_hooks(config, command, self.run_logger))
 
     def set_seeds(self, seed: int | None = None) -> None:
-        """Set the seeds of the experiment and its ingredients; to be called once.
+        """Set the seeds of the experiment and its ingredients in the config; to be called once, before `bind`.
 
         Args:
             seed: Seed of an experiment that does not declare one; None draws it.
@@ -117,7 +117,11 @@ class ComputedConfig:
         self.changes = get_config_modifications(self._scaffolding)
 
     def bind(self, run: Run) -> None:
-        """Give all captured functions their config, their random stream and the run, until the next run is bound."""
+        """Give all captured functions their config, their random stream and the run, until the next run is bound.
+
+        Args:
+            run: The run of this config.
+        """
         for scaffold in self._scaffolding.values():
             scaffold.rnd = create_rnd(scaffold.config.get("seed", scaffold.seed))
             for function in scaffold._captured_functions:

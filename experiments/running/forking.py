@@ -38,7 +38,11 @@ _watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(run: Forked) -> None:
-    """Call the methods of `run` at each fork, for as long as it lives."""
+    """Call the methods of a run at each fork of this process, in parent and child, for as long as the run lives.
+
+    Args:
+        run: The run; it is held by a weak reference.
+    """
     _register()
     _watched.add(run)
 

@@ -25,7 +25,7 @@ from experiments.running.forking import Owner, watch
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.ranks import printing_to_record, reporting_end
 from experiments.running.recorder import Recorder, reported
-from experiments.running.resuming import check_resource, recorded_data
+from experiments.running.resuming import check_resource, check_resumable, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
@@ -34,7 +34,6 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
-from observers.file.observer import FileObserver
 from observers.file.recording import recording_of
 from observers.media.kinds import Media
 from observers.record import run_clock
@@ -407,13 +406,7 @@ class LabRun(Run):
         return result
 
     def _emit_started(self) -> None:
-        wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
-        if wanted is not None and not any(isinstance(observer, FileObserver) for observer in self.observers):
-            action = "started" if "queued" in self.meta_info else "resumed"
-            raise ResumeError(
-                f"{wanted} cannot be {action}: that is done in the folder of its record, and nothing here records in "
-                f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
-            )
+        check_resumable(self)
         for observer in self.observers:
             if isinstance(observer, LeasedObserver):
                 observer.beat_interval_s = self.beat_interval

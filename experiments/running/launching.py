@@ -21,7 +21,7 @@ from experiments.running.computed_config import ComputedConfig
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import MainFile
 from experiments.running.one_run import check_nested, given_back
-from experiments.running.origins import grouped, origins
+from experiments.running.origins import origins
 from experiments.running.ranks import check_same_config, meet, publish_config
 from experiments.running.replaying import config_of_bundle
 from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
@@ -246,10 +246,9 @@ class Launcher:
         if not request.force:
             strictness.check_known(self._experiment, computed)
         self.aliases.mark(computed.changes)
-        found = origins(self._experiment, computed, request.updates, request.named_configs, self.aliases.targets)
         if not request.force:
             strictness.check_read(computed, request.updates, unread, request.reader)
-        return grouped(found)
+        return origins(self._experiment, computed, request.updates, request.named_configs, self.aliases.targets)
 
     def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Reject settings that a run of the main function could not have; see `LabRun.check_settings`."""

@@ -1,4 +1,4 @@
-"""Names, values and steps as they are logged, made into what a record holds, or refused where they are logged."""
+"""Names, values and steps of logged metrics: converted to what a record holds, or rejected in the call."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ __all__ = ["as_name", "as_number", "as_step", "caller", "check_countable", "loca
 
 # Frames in here are not the caller's.
 _OURS = (str(Path(__file__).parent), str(Path(sacred.__file__).parent))
-# NumPy's kinds of what is no number: complex, times, objects, texts.
+# NumPy's kinds that are no numbers: complex, times, objects, texts.
 _NO_NUMBERS = frozenset("cmMOSU")
 _LAST_STEP = 2**63 - 1
 
 
 def as_name(name: Any) -> str:
     """Return the name of a metric.
+
+    Args:
+        name: The name, as logged.
 
     Raises:
         MetricError: If it is no string, or empty.
@@ -37,24 +40,20 @@ def as_name(name: Any) -> str:
 
 
 def as_number(value: Any) -> float | int | Callable[[], float]:
-    """Return a value as a number; of one on a GPU, what fetches it later, so that nothing waits for the device.
+    """Return the value of a metric as a number.
 
-    Numbers are those of Python and NumPy, tensors and arrays with one element, and what else can be made a float. NaN
-    and infinities are numbers.
+    Args:
+        value: A number of Python or NumPy, a tensor or array with one element, or any object that `float` converts. NaN
+            and infinities are numbers.
+
+    Returns:
+        The number; for a tensor on a GPU, a function that fetches it later, so that nothing waits for the device.
 
     Raises:
         MetricError: If it is no number, or more than one.
     """
     if hasattr(value, "detach"):
-        _check_single(value, value.numel())
-        if value.is_complex():
-            raise MetricError(f"got a complex tensor ({value.dtype}), expected a real number, such as its .abs()")
-        value = value.detach()
-        if value.is_meta:
-            raise MetricError("got a tensor on the device meta, which has no value; log one that was computed")
-        if value.device.type != "cpu":
-            return value.clone().item
-        return value.item()
+        return _of_tensor(value)
     if hasattr(value, "item") and hasattr(value, "dtype"):
         _check_single(value, value.size)
         if getattr(value.dtype, "kind", "f") in _NO_NUMBERS:
@@ -70,6 +69,16 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
         raise MetricError(f"got {_shown(value)}, which cannot be made a float ({type(error).__name__})") from error
 
 
+def _of_tensor(value: Any) -> float | int | Callable[[], float]:
+    _check_single(value, value.numel())
+    if value.is_complex():
+        raise MetricError(f"got a complex tensor ({value.dtype}), expected a real number, such as its .abs()")
+    value = value.detach()
+    if value.is_meta:
+        raise MetricError("got a tensor on the device meta, which has no value; log one that was computed")
+    return value.item() if value.device.type == "cpu" else value.clone().item
+
+
 def _check_single(value: Any, size: int) -> None:
     if size != 1:
         shape = tuple(value.shape)
@@ -78,50 +87,68 @@ def _check_single(value: Any, size: int) -> None:
 
 
 def as_step(step: Any) -> int | float | None:
-    """Return a step as an int of 64 bits, or as a float that is finite; None stays.
+    """Return the step of a metric as an int of 64 bits or a finite float; None, which counts, stays None.
+
+    Args:
+        step: The step, as logged: a number of Python or NumPy, or a tensor or array with one element.
 
     Raises:
         MetricError: If it is no number, not finite, beyond 64 bits, or more than one number.
     """
-    if step is None or type(step) is int:
-        number = step
-    elif hasattr(step, "numel") or (hasattr(step, "item") and hasattr(step, "dtype")):
-        _check_single(step, step.numel() if hasattr(step, "numel") else step.size)
+    number = step
+    if hasattr(step, "numel"):
+        _check_single(step, step.numel())
         number = step.item()
-    else:
-        number = step
-    if number is not None and not isinstance(number, float):
-        try:
-            number = int(operator.index(number))
-        except TypeError:
-            raise MetricError(
-                f"got the step {_shown(step)}, expected an integer, a finite float, or None to count"
-            ) from None
-    if isinstance(number, float) and not math.isfinite(number):
-        raise MetricError(f"got the step {number}, expected an integer, a finite float, or None to count")
-    if isinstance(number, int) and not -(2**63) <= number <= _LAST_STEP:
+    elif hasattr(step, "item") and hasattr(step, "dtype"):
+        _check_single(step, step.size)
+        number = step.item()
+    if number is None:
+        return None
+    if isinstance(number, float):
+        if not math.isfinite(number):
+            raise MetricError(f"got the step {number}, expected an integer, a finite float, or None to count")
+        return float(number)
+    try:
+        number = int(operator.index(number))
+    except TypeError:
+        raise MetricError(
+            f"got the step {_shown(step)}, expected an integer, a finite float, or None to count"
+        ) from None
+    if not -(2**63) <= number <= _LAST_STEP:
         raise MetricError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
-    return float(number) if isinstance(number, float) else number
+    return number
 
 
 def check_countable(last: int | float) -> None:
-    """Check that a step can be counted on from the last one.
+    """Check that there is a step after the last one.
+
+    Args:
+        last: The last step of a metric.
 
     Raises:
-        MetricError: If that is the greatest integer of 64 bits.
+        MetricError: If it is the greatest integer of 64 bits.
     """
     if isinstance(last, int) and last >= _LAST_STEP:
         raise MetricError("got no step, and the last one is 2**63 - 1, which none comes after; give a step")
 
 
 def located(problem: object, call: str, name: Any = None) -> str:
-    """Return what is wrong with the call that it comes from: its function, the name given to it, file and line."""
-    given = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
-    return f"{call}{given} in {caller()}: {problem}"
+    """Return the message of an error with the call that caused it.
+
+    Args:
+        problem: The error, or its message.
+        call: Name of the function that was called.
+        name: The name that was logged, if any.
+
+    Returns:
+        `log_scalar('loss') in train.py, line 12: PROBLEM`.
+    """
+    argument = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
+    return f"{call}{argument} in {caller()}: {problem}"
 
 
 def caller() -> str:
-    """Return file and line from which the lab was called."""
+    """Return the file and line that called the lab, as `train.py, line 12`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -129,7 +156,7 @@ def caller() -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as a message shows it: short, and also of an object that has no text."""
+    """Return a value for a message: shortened, and also of an object that has no text."""
     if value is None:
         return "None"
     try:

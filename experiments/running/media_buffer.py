@@ -24,9 +24,9 @@ MAX_WAITING_BYTES = 256 * 2**20
 
 
 class MediaBuffer:
-    """Keeps media until they are taken, which makes their files.
+    """Keeps media until `take` encodes them.
 
-    Beyond `MAX_WAITING_BYTES`, the caller of `add` makes the file itself, which slows it down: nothing is dropped.
+    Beyond `MAX_WAITING_BYTES`, `add` encodes them itself, which slows down its caller: nothing is dropped.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,15 @@ class MediaBuffer:
         return len(self._waiting)
 
     def add(self, name: str, media: Media, step: int | float | None = None) -> None:
-        """Take one; without a step, one above the last of that name.
+        """Add an image, a table, ... to a series.
+
+        Args:
+            name: Name of the series.
+            media: The image, table, ...
+            step: Its step; None is one above the last step of the series.
 
         Raises:
-            MediaError: If `media` is none, the name no string, or the step no number.
+            MediaError: If `media` is of another type, the name no string, or the step no number.
         """
         at = run_clock.now()
         try:
@@ -70,22 +75,30 @@ class MediaBuffer:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def position(self) -> dict[str, list]:
-        """Return how many were logged of each name so far, taken or not, and the last step."""
+        """Return the number of media logged so far, taken or not, and the last step, of each series."""
         return {name: [count, self._next_step[name]] for name, count in self._counts.copy().items()}
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Count on from a position; what waits is not looked at."""
+        """Continue counts and steps from a position; media that wait do not count.
+
+        Args:
+            position: A return value of `position`.
+        """
         self._counts = {name: count for name, (count, _) in position.items()}
         self._next_step = {name: step for name, (_, step) in position.items()}
 
     def clear(self) -> None:
-        """Forget what waits: nobody keeps it."""
+        """Drop the media that wait: no observer keeps them."""
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
 
     def take(self, until: float) -> list[MediaEntry]:
-        """Make the files of what waits, and return them; begin with none after `until` on the monotonic clock."""
+        """Encode the media that wait, and return them, the oldest first.
+
+        Args:
+            until: Start no further file after this time of the monotonic clock.
+        """
         entries = []
         while self._waiting and time.monotonic() < until:
             with self._lock:

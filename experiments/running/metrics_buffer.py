@@ -1,4 +1,4 @@
-"""`MetricsBuffer`: takes logged values, in the place of Sacred's MetricsLogger."""
+"""`MetricsBuffer`: packs logged values into the logs of the observers, instead of Sacred's MetricsLogger."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
@@ -28,31 +29,31 @@ _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class MetricsBuffer:
-    """Takes logged values, and packs them into the logs of those who record the run.
+    """Packs logged values into the logs of the observers that record the run.
 
-    That is done in the call, into memory that outlives the process (see `observers.record.points.live_points`), and
-    costs less than a microsecond. A value of torch on a GPU is copied there and fetched with the heartbeat, so that
-    logging never waits for the device.
-
+    The call packs a value into memory that outlives the process (see `observers.record.points.live_points`), in less
+    than a microsecond. A tensor on a GPU is copied there and fetched with the heartbeat, so that logging never waits
+    for the device.
     """
 
     def __init__(self) -> None:
         self._started = run_time()
         self._logs: list[PointLog] = []
-        # What needs no more than a look at the types of value and step.
+        # Metrics whose points need no more than a look at the types of value and step.
         self._quick: dict[str, Metric] = {}
-        self._told: set[str] = set()
+        # Metrics that were warned about; the empty name stands for the run.
+        self._warned: set[str] = set()
         self._lock = threading.RLock()
         self._children: ChildPoints | None = None
         self._is_child = False
         self.write_to([], keeps_new=True)
 
     def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
-        """Let points go to `logs`, which have begun; those of before go there, too.
+        """Write points to other logs from now on, and those written so far.
 
         Args:
-            logs: The logs; without any, points go nowhere but to `take`.
-            keeps_new: Whether somebody asks `take` for points.
+            logs: The logs, which have begun; without any, points go to `take` alone.
+            keeps_new: Whether `take` returns points.
         """
         before = self._logs[:1]
         logs = list(logs)
@@ -68,7 +69,12 @@ class MetricsBuffer:
                     MetricsBuffer.log_scalar_metric(self, name, value, step)
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
-        """Take one value; without a step, one above the metric's last.
+        """Log one value of a metric.
+
+        Args:
+            name: Name of the metric.
+            value: A number, or a tensor or array with one element; see `as_number`.
+            step: An int or a finite float; None is one above the metric's last step.
 
         Raises:
             MetricError: If the name is no string, the value not one number, or the step neither a number nor None.
@@ -83,7 +89,7 @@ class MetricsBuffer:
             ):
                 return
         except (KeyError, TypeError, struct.error):
-            pass  # what is wrong is said there, if anything is
+            pass  # the slow way says what is wrong, if anything is
         self._take_any(name, value, step)
 
     def _take_any(self, name: Any, value: Any, step: Any) -> None:
@@ -99,7 +105,7 @@ class MetricsBuffer:
             raise MetricError(located(error, "log_scalar", name)) from error.__cause__
 
     def _put(self, name: str, step: int | float | None, value: float | Callable[[], float], now: float) -> None:
-        """Give a point to every log.
+        """Add a point to every log.
 
         Raises:
             MetricError: If it has no step, and none can be counted, or the run has too many metrics.
@@ -111,27 +117,36 @@ class MetricsBuffer:
             if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
                 step = int(step)
             for log in self._logs:
-                known = log.metrics.get(name)
-                float_steps = isinstance(step, float) or (step is None and known and isinstance(known.last, float))
-                metric = log.metric(name, float_steps=bool(float_steps))
-                while not log.live.add_any(metric, step, value, now):
-                    if not self._make_room(log):
-                        return
-                if step is None and len(self._logs) > 1:
+                metric = self._add(log, name, step, value, now)
+                if metric is None:
+                    return
+                if len(self._logs) > 1 and step is None:
                     step = metric.last
-            if len(self._logs) == 1 and metric.tag and _HAS_INTERPRETER_LOCK:
+            if len(self._logs) == 1 and metric and metric.tag and _HAS_INTERPRETER_LOCK:
                 self._quick[name] = metric
 
+    def _add(
+        self, log: PointLog, name: str, step: int | float | None, value: float | Callable[[], float], now: float
+    ) -> Metric | None:
+        """Add a point to a log, and return its metric; None if the log takes no points any more."""
+        known = log.metrics.get(name)
+        float_steps = isinstance(step, float) or (step is None and known is not None and isinstance(known.last, float))
+        metric = log.metric(name, float_steps=float_steps)
+        while not log.live.add_any(metric, step, value, now):
+            if not self._make_room(log):
+                return None
+        return metric
+
     def _as_float(self, name: str, value: Any) -> Any:
-        """Return a number as a float; say once of a metric's ints that they are none exactly."""
+        """Return a number as a float; warn once if a metric has ints that no float holds exactly."""
         if not isinstance(value, int):
             return value
         try:
             number = float(value)
         except OverflowError:
             raise MetricError("got an integer beyond what a float of 64 bits holds") from None
-        if number != value and name not in self._told:
-            self._told.add(name)
+        if number != value and name not in self._warned:
+            self._warned.add(name)
             _log.warning(
                 "log_scalar(%r) in %s: got the integer %d, which a float of 64 bits cannot hold; it is recorded as %s, "
                 "and further ones of this metric are rounded, too",
@@ -143,35 +158,34 @@ class MetricsBuffer:
         return number
 
     def _make_room(self, log: PointLog) -> bool:
-        """Let a log write what it holds; return whether it takes points at all."""
+        """Write what a log holds; return whether it still takes points."""
         if log.live.is_closed:
-            if "" not in self._told:
-                self._told.add("")
+            if "" not in self._warned:
+                self._warned.add("")
                 _log.warning("log_scalar in %s: the run has ended; this point, and what follows, is lost", caller())
             return False
         log.drain()
         return True
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
-        """Let the logs write what came; return it in the form that Sacred's observers get, if it is kept for them.
+        """Return the points since the last call, for observers of Sacred's; those of the lab write their logs.
 
         Args:
             last: Whether no more points are taken from forked children.
+
+        Returns:
+            Name, steps, values and times of each metric, by its name; nothing if no observer asks for points.
         """
         if self._children is not None and self._logs[0].folder is not None:
-            self._children.folder = self._logs[0].folder
-            with self._children.taken(last=last) as sent:
-                for name, step, value, seconds in sent:
-                    self._put_sent(name, step, value, self._live.start + seconds)
+            self._take_children(self._children, self._logs[0].folder, last=last)
         log = self._logs[0]
-        if not log.keeps_new:  # the observers whose logs they are write them, with the same heartbeat
+        if not log.keeps_new:
             return {}
         log.drain()
         points = log.take_new()
         if not len(points):
             return {}
         began = datetime.fromtimestamp(log.live.start, UTC).replace(tzinfo=None)
-        found = split_metrics(points, log.names)
         return {
             name: {
                 "name": name,
@@ -179,14 +193,24 @@ class MetricsBuffer:
                 "values": series.values.tolist(),
                 "timestamps": [began + timedelta(seconds=seconds) for seconds in series.times.tolist()],
             }
-            for name, series in found.items()
+            for name, series in split_metrics(points, log.names).items()
             if len(series)
         }
+
+    def _take_children(self, children: ChildPoints, folder: Path, *, last: bool) -> None:
+        """Add the points of forked children."""
+        children.folder = folder
+        with children.taken(last=last) as sent:
+            for name, step, value, seconds in sent:
+                try:
+                    self._put(name, step, value, self._live.start + seconds)
+                except MetricError as error:
+                    _log.error("a point of a forked child is lost: log_scalar(%r): %s", name, error)
 
     # ------------------------------------------------------------------ forked children
 
     def before_fork(self) -> None:
-        """Make the file that a child's points come by."""
+        """Make the file that a child sends its points by."""
         folder = self._logs[0].folder
         if folder is not None and not self._is_child and not self._live.is_closed:
             if self._children is None:
@@ -195,7 +219,7 @@ class MetricsBuffer:
             self._children.create()
 
     def after_fork_in_child(self) -> None:
-        """Touch nothing of the parent's from now on; what is logged is sent there."""
+        """Send points to the parent from now on, and touch nothing of its memory."""
         self._is_child, self._quick = True, {}
         self._lock = threading.RLock()
         if self._children is not None:
@@ -208,8 +232,8 @@ class MetricsBuffer:
             value = value() if callable(value) else value
             self._children.add(ChildPoint(name, step, value, now - self._live.start))
         except OSError as error:
-            if "" not in self._told:
-                self._told.add("")
+            if "" not in self._warned:
+                self._warned.add("")
                 reason = "it has ended" if isinstance(error, FileNotFoundError) else error.strerror
                 _log.warning(
                     "log_scalar in %s: process %d cannot log into the run that it was forked from (%s); its points "
@@ -219,20 +243,18 @@ class MetricsBuffer:
                     reason,
                 )
 
-    def _put_sent(self, name: str, step: int | float | None, value: float, now: float) -> None:
-        try:
-            self._put(name, step, value, now)
-        except MetricError as error:
-            _log.error("a point of a forked child is lost: log_scalar(%r): %s", name, error)
-
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, list]:
-        """Return how many values were logged of each metric so far, written or not, and the last step."""
+        """Return the number of values logged so far, written or not, and the last step, of each metric."""
         return self._logs[0].position()
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Count on from a position, to which all is added that is not written yet."""
+        """Continue counts and steps from a position; points that are not written yet come on top of it.
+
+        Args:
+            position: A return value of `position`.
+        """
         self._quick = {}
         for log in self._logs:
             log.count_from(position)

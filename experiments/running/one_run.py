@@ -1,7 +1,7 @@
 """One process, one run: Sacred keeps a run's config and random stream on the captured functions themselves.
 
-Two runs in threads would mix configs, points and output, so the second one is refused. A run that another one starts on
-the same thread has the functions for itself, and gives them back as they were.
+Two runs in threads would mix configs, points and output, so the second one is rejected. A run that another one starts
+on the same thread has the functions to itself, and gives them back as they were.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ingredients.errors import ConcurrentRunError
 
 __all__ = ["check_nested", "given_back", "only_run"]
 
-# What Sacred sets on a captured function when a run is made.
+# The attributes that a run sets on captured functions.
 _STATE = ("config", "logger", "rnd", "run")
 
 # The experiments that run now, each with the run that started it; and the process and thread that they run in.
@@ -31,7 +31,10 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 @contextlib.contextmanager
 def only_run(experiment: sacred.Experiment) -> Iterator[None]:
-    """Run an experiment; nobody else in this process may, but for those that it starts itself on the same thread.
+    """Reserve this process for the run in the block, and for the runs that it starts itself on the same thread.
+
+    Args:
+        experiment: The experiment of the run.
 
     Raises:
         ConcurrentRunError: If another thread of this process runs one.
@@ -59,10 +62,13 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
 
 
 def check_nested(run: Run) -> None:
-    """Note in a run that is about to start who its parent is, if another run starts it.
+    """Record the parent of a run that another run starts, and reject a run that shares its observers.
+
+    Args:
+        run: The run, before it starts.
 
     Raises:
-        ConcurrentRunError: If it is to be recorded by an observer that is at work on another run.
+        ConcurrentRunError: If one of its observers is recording another run.
     """
     outer = [other for _, other in _running if other is not None and other.status == "RUNNING"]
     at_work = {id(observer) for other in outer for observer in other.observers}
@@ -77,7 +83,11 @@ def check_nested(run: Run) -> None:
 
 @contextlib.contextmanager
 def given_back(experiment: sacred.Experiment) -> Iterator[None]:
-    """Leave the captured functions, and the current run, as they are."""
+    """Put captured functions, and the current run, back as they were before the block.
+
+    Args:
+        experiment: The experiment; a config is computed or a run started for it in the block.
+    """
     ingredients = {id(ingredient): ingredient for ingredient, _ in experiment.traverse_ingredients()}
     functions = [function for ingredient in ingredients.values() for function in ingredient.captured_functions]
     states = [{name: getattr(function, name) for name in _STATE} for function in functions]

@@ -1,4 +1,4 @@
-"""The origin of each config value: the command line, a hook, a named config, a recipe, or its default."""
+"""The origin of each value in a config: the command line, a hook, a named config, a recipe, or its default."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ingredients.config.files import read_config_file
 from ingredients.config.hooks import ConfigHook
 from ingredients.config.scope import Scope
 
-__all__ = ["DEFAULT", "grouped", "origins"]
+__all__ = ["origins"]
 
-DEFAULT = "default"
+_DEFAULT = "default"
 _TYPED = "command line"
 _DRAWN = "drawn"
 
@@ -28,48 +28,68 @@ def origins(
     updates: Mapping[str, Any],
     named_configs: Sequence[str],
     aliases: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the origin of each entry that is not at its default, or was typed, by dotted name.
+) -> list[dict[str, Any]]:
+    """Return the origins of all entries that are not at their defaults, or were typed.
 
-    Called when the config was computed, because scopes and hooks know what they set when they were last called.
+    To be called right after the config is computed, because scopes and hooks know what they set when they were last
+    called.
 
     Args:
         experiment: The experiment.
         computed: The config.
-        updates: What was given by the call or on the command line, nested.
-        named_configs: Named configs and files, in the order that they were given in.
-        aliases: Entries at the root, and the entries that they stand for.
+        updates: Entries that the call or the command line sets, nested.
+        named_configs: Named configs and files, in the order in which they apply.
+        aliases: Dotted names of entries that entries at the root stand for, by those.
+
+    Returns:
+        `{"origin": ..., "entries": [dotted names]}` for each origin, as a record has them: names with dots are no keys
+        in MongoDB.
     """
-    found: dict[str, str] = {}
-    known = dict(experiment.gather_named_configs())
     parts = [part for part, _ in list(experiment.traverse_ingredients())]
-    at_default = _AtDefault(computed.changes, {part.path for part in parts if part is not experiment})
-    for name in named_configs:
-        path = "" if name not in known else name.rpartition(".")[0]
-        entries = [join_paths(path, entry) for entry in _entries(name, known)]
-        found |= {entry: name for entry in entries if not at_default(entry)}
-    for part in parts:
-        for hook in part.config_hooks:
-            if isinstance(hook, ConfigHook):
-                found |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
+    found = _of_named_configs(experiment, computed, named_configs)
+    for hook in [hook for part in parts for hook in part.config_hooks if isinstance(hook, ConfigHook)]:
+        found |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
     found |= dict.fromkeys((entry for entry, _ in iterate_flattened(updates)), _TYPED)
     for alias, target in aliases.items():
         origin = found.get(target) or found.get(alias)
         found |= {} if origin is None else {alias: origin, target: origin}
-    found.setdefault("seed", _DRAWN if not _is_declared(experiment, "seed") else DEFAULT)
-    missing = object()
-    return {
-        entry: origin
-        for entry, origin in found.items()
-        if origin != DEFAULT and get_by_dotted_path(computed.values, entry, missing) is not missing
-    }
+    found.setdefault("seed", _DEFAULT if _is_declared(experiment, "seed") else _DRAWN)
+    return _grouped(
+        {
+            entry: origin
+            for entry, origin in found.items()
+            if origin != _DEFAULT and get_by_dotted_path(computed.values, entry, origins) is not origins
+        }
+    )
+
+
+def _grouped(by_entry: Mapping[str, str]) -> list[dict[str, Any]]:
+    groups: dict[str, list[str]] = {}
+    for entry, origin in sorted(by_entry.items()):
+        groups.setdefault(origin, []).append(entry)
+    return [{"origin": origin, "entries": entries} for origin, entries in groups.items()]
+
+
+def _of_named_configs(
+    experiment: sacred.Experiment, computed: ComputedConfig, named_configs: Sequence[str]
+) -> dict[str, str]:
+    """Return the last named config or file that changed each entry from its default, by entry."""
+    known = dict(experiment.gather_named_configs())
+    parts = [part.path for part, _ in list(experiment.traverse_ingredients()) if part is not experiment]
+    at_default = _AtDefault(computed.changes, parts)
+    found: dict[str, str] = {}
+    for name in named_configs:
+        path = "" if name not in known else name.rpartition(".")[0]
+        entries = [join_paths(path, entry) for entry in _entries(name, known)]
+        found |= {entry: name for entry in entries if not at_default(entry)}
+    return found
 
 
 class _AtDefault:
-    """Tells whether an entry that a named config or a file has set is at its default all the same.
+    """Tells whether an entry is at its default although a named config or file sets it.
 
     Args:
-        changes: Sacred's summary of what was added, modified and documented.
+        changes: Sacred's summary of the entries that were added, modified and documented.
         parts: Dotted paths of the ingredients.
     """
 
@@ -78,7 +98,7 @@ class _AtDefault:
         self._documented, self._parts = changes.docs, parts
 
     def __call__(self, entry: str) -> bool:
-        # Within a dict whose keys are free, the dict itself is what has changed.
+        # Within a dict whose keys are free, the dict itself is changed.
         for name in reversed(list(iter_prefixes(entry))):
             if name in self._parts:
                 break
@@ -87,14 +107,6 @@ class _AtDefault:
             if name in self._documented:
                 break
         return True
-
-
-def grouped(by_entry: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the entries by their origin, as a record has them: names with dots are no keys in MongoDB."""
-    groups: dict[str, list[str]] = {}
-    for entry, origin in sorted(by_entry.items()):
-        groups.setdefault(origin, []).append(entry)
-    return [{"origin": origin, "entries": entries} for origin, entries in groups.items()]
 
 
 def _entries(name: str, known: Mapping[str, Any]) -> Iterable[str]:

@@ -74,17 +74,22 @@ def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices |
 
 
 def publish_config(notices: Notices, config: Mapping[str, Any]) -> None:
-    """Let the other ranks know the config of rank 0."""
+    """Send the config of rank 0 to the other ranks.
+
+    Args:
+        notices: Notices between the ranks.
+        config: The whole config.
+    """
     notices.put("config", _as_json(config))
 
 
 def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    """Refuse to go along with rank 0 under another config than its own.
+    """Reject a config that is not the one of rank 0.
 
     Args:
-        notices: Of the launch.
-        config: That of this rank.
-        first: That of rank 0.
+        notices: Notices between the ranks.
+        config: The config of this rank.
+        first: The config of rank 0.
 
     Raises:
         ConfigError: If an entry differs.
@@ -106,10 +111,14 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that, where it fails, tells the other ranks why; and where another rank is why, says so.
+    """Return a function that tells the other ranks why it failed, and raises the cause if that is another rank.
+
+    Args:
+        notices: Notices between the ranks; None in a process alone, where `function` itself is returned.
+        function: The function.
 
     Raises:
-        RankError: In the place of an error of the connection, or of a signal, that another rank's failure has caused.
+        RankError: Instead of an error of the connection, or of a signal, that another rank's failure caused.
         Terminated: Likewise, if a signal has ended the other rank.
     """
     if notices is None:
@@ -154,7 +163,7 @@ def reporting_end(notices: Notices | None) -> Iterator[None]:
 
 
 def _cause(notices: Notices, error: BaseException) -> RankError | None:
-    """Return what of another rank has caused an error; None if nothing has."""
+    """Return the failure of another rank that caused an error; None if none did."""
     if isinstance(error, RankError):
         return error
     if is_of_connection(error):
@@ -169,11 +178,14 @@ def _cause(notices: Notices, error: BaseException) -> RankError | None:
 
 @contextlib.contextmanager
 def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
-    """Give a function that lets what this rank prints go to its file in rank 0's record, until the block ends.
+    """Yield a function that redirects the output of this rank to its file in rank 0's record, until the block ends.
 
-    It waits until that record is there. Where it is not to be seen, as on a node that does not have the folder, output
-    stays where it is. Rank 0's is captured by Sacred. What a full disk does not take is lost, which is told at the end:
-    no training ends for its output.
+    The function waits until that record exists. On a node that does not have the folder, output stays where it is.
+    Sacred captures the output of rank 0. What a full disk refuses is lost, with an error at the end: no training ends
+    for its output.
+
+    Args:
+        notices: Notices between the ranks; None in a process alone.
     """
     saved: list[tuple[int, int]] = []
     streams = sys.stdout, sys.stderr
@@ -212,7 +224,7 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
 
 
 class _Lossy(io.FileIO):
-    """A descriptor that takes all: what cannot be written is counted."""
+    """A descriptor that accepts everything: bytes that cannot be written are counted."""
 
     num_lost = 0
     reason = ""

@@ -177,16 +177,16 @@ class Recorder:
         entries = self.media.take(until)
         if not entries:
             return
-        unable = []
+        unable = {}
         for observer in self._run.observers:
             if isinstance(observer, MediaObserver):
                 with reported(observer, "media_event"):
                     observer.media_event(entries)
-            elif id(observer) not in self._without_media:
-                unable.append(observer)
-        if unable:
-            self._without_media |= {id(observer) for observer in unable}
-            names = ", ".join(type(observer).__name__ for observer in unable)
+            else:
+                unable[id(observer)] = type(observer).__name__
+        if unable.keys() - self._without_media:
+            self._without_media |= unable.keys()
+            names = ", ".join(unable.values())
             _log.warning("media are not recorded by %s; attach an observers.FileObserver", names)
 
     # ------------------------------------------------------------------ output
@@ -197,13 +197,21 @@ class Recorder:
             return self._output.text()
 
     def replace_text(self, text: str) -> None:
-        """Replace what `text` returns, as Sacred does when it makes a run."""
+        """Replace the output so far, as Sacred does when it makes a run.
+
+        Args:
+            text: The new output.
+        """
         with self.lock:
             self._output = Spill()
             self._output.append(text)
 
     def capture(self, out: CapturedStdout | None) -> None:
-        """Read the run's output from Sacred's capture from now on; None where nothing is captured."""
+        """Read the run's output from Sacred's capture from now on.
+
+        Args:
+            out: Sacred's capture; None if nothing is captured.
+        """
         if out is None:
             return
         # Output that is no UTF-8 would end the run where Sacred decodes it.
@@ -236,10 +244,9 @@ class Recorder:
         with self.lock:
             for part in () if run._output_file is None else read_parts(run._output_file):
                 new = part if run.captured_out_filter is None or not part else run.captured_out_filter(part)
-                for observer in run.observers if new else ():
-                    if _takes_parts(observer):
-                        with reported(observer, "output_event"):
-                            observer.output_event(new)
+                for observer in filter(_takes_parts, run.observers if new else ()):
+                    with reported(observer, "output_event"):
+                        observer.output_event(new)
                 self._output.append(new)
 
     # ------------------------------------------------------------------ positions, rewinding

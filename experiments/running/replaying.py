@@ -44,7 +44,11 @@ def bundle_to_replay() -> Path | None:
 
 @contextlib.contextmanager
 def replaying(bundle: Path) -> Iterator[None]:
-    """Let the next training repeat the step of a bundle."""
+    """Let the training in the block repeat the step of a bundle, and raise `Replayed`.
+
+    Args:
+        bundle: The folder of the bundle.
+    """
     token = _bundle.set(bundle)
     try:
         yield
@@ -53,10 +57,13 @@ def replaying(bundle: Path) -> Iterator[None]:
 
 
 def config_of_bundle(bundle: Any) -> str:
-    """Return the config file of a bundle, by which its run was made.
+    """Return the path of the config file in a bundle.
+
+    Args:
+        bundle: The folder of the bundle, as typed; None if it was not.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If it is not the folder of a bundle.
     """
     expected = "a folder such as my_runs/3/checkpoints/nonfinite-000000120"
     if bundle is None:

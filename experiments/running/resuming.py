@@ -1,4 +1,4 @@
-"""The earlier run that a process resumes: the one it was started for, or the unfinished one of the same config."""
+"""Find the earlier run that a process resumes: the one it was started for, or the unfinished one of its config."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from ingredients.ranks.world import World
+from observers.errors import ResumeError
 from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import (
@@ -30,21 +31,31 @@ from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["check_resource", "folder_to_resume", "folder_to_start", "forget_folders", "recorded_data"]
+__all__ = [
+    "check_resource",
+    "check_resumable",
+    "folder_to_resume",
+    "folder_to_start",
+    "forget_folders",
+    "recorded_data",
+]
 
 _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
-# These have nothing to resume, or another process is at work on them.
+# Statuses of runs that have nothing to resume, or that another process is working on.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD", "COPYING", "REMOVING")
 # Ingredients that the ready experiments of earlier versions lack; at their defaults they change nothing.
 _LATER = ("distributed", "export", "probe")
 
 
 def folder_to_start() -> Path | None:
-    """Return the folder of the queued run that this process is to start; None if it starts a run of its own.
+    """Return the folder of the queued run that this process starts, from SACRISTAN_START in the environment.
 
-    That is what SACRISTAN_START names, which is taken out of the environment.
+    The variable is removed, so that processes which the run starts do not start the queued run again.
+
+    Returns:
+        The folder; None for a run of its own.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -54,7 +65,7 @@ def folder_to_start() -> Path | None:
 
 
 def forget_folders() -> None:
-    """Take out of the environment what is for rank 0 alone: the folder of the run to start or to resume."""
+    """Remove from the environment the folders of the runs to start or resume, which are for rank 0 alone."""
     for name in (START_VARIABLE, RESUME_VARIABLE):
         os.environ.pop(name, None)
 
@@ -75,59 +86,71 @@ def folder_to_resume(
     has_ingredient: bool = True,
     world: World | None = None,
 ) -> Path | None:
-    """Return the folder of the run that `run`, which has not started, is to resume; None for a run of its own.
+    """Return the folder of the record that a run, which has not started, continues.
 
-    That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
-    newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. The ranks
-    of a launch that were started anew resume the run that the same launch has begun, whatever the setting. Other
-    commands than the default one, such as one that evaluates what was trained, pass over the setting.
+    That is the folder in SACRISTAN_RESUME, which is taken out of the environment. Otherwise, with
+    `checkpoint.resume=auto`, it is the newest unfinished run of the same experiment, config and parent in the folders
+    that `run` is recorded in. When a launcher restarts its ranks, they resume the run that the same launch has begun,
+    whatever the setting. Commands other than the default one, such as one that evaluates a model, ignore the setting.
 
-    Settings that the lab has got since the other run was recorded make no other config, as long as they are at their
-    defaults.
+    Settings that were added to the lab since the other run was recorded do not make its config another one, as long as
+    they are at their defaults.
 
     Args:
-        run: Sacred's run.
-        aliases: Entries at the root by name, and what they stand for.
+        run: The run.
+        aliases: Dotted names of entries that entries at the root stand for, by those.
         default_command: Name of the experiment's main function.
         own: Names of the ingredients that are the lab's own.
         unread: Names of the tools that the run does not read; earlier versions recorded them.
-        has_ingredient: Whether states are those of the ingredient `checkpoint`, which can be looked at.
+        has_ingredient: Whether states are those of the ingredient `checkpoint`, and can be checked.
         world: The ranks of the run.
 
+    Returns:
+        The folder; None for a new record.
+
     Raises:
-        ConfigError: If there is no such folder, or the setting makes no sense.
-        LabError: If it names a state that the run cannot start from; see `check_start`.
+        ConfigError: If there is no such folder, or the setting is neither auto nor a file.
+        LabError: If the setting is a state that the run cannot start from; see `check_start`.
     """
     named = os.environ.pop(RESUME_VARIABLE, None)
     if named is not None:
         return _folder_of_run(RESUME_VARIABLE, named)
-    wanted = get_by_dotted_path(run.config, _SETTING)
+    if _command(run) != default_command:
+        return None
+    setting = get_by_dotted_path(run.config, _SETTING)
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
-    criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
+
+    def newest(launch: str | None = None) -> Path | None:
+        criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
+        return next((found for folder in folders for found in _unfinished(folder, criteria, launch)), None)
+
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
-        if _command(run) != default_command:
-            return None
-        found = next((found for folder in folders for found in _unfinished(folder, criteria, world.launch)), None)
+        found = newest(world.launch)
         if found is not None:
             _log.info("restart %d of the processes: resuming %s", world.restarts, found)
             return found
-    if wanted is None or _command(run) != default_command:
+    if setting is None:
         return None
-    if wanted != "auto":
-        if not Path(wanted).is_file():
-            raise ConfigError(
-                f"{_SETTING}: got {wanted!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
-            )
-        if has_ingredient:
-            check_start(Path(wanted), run.config)
+    if setting != "auto":
+        _check_state(setting, run.config, has_ingredient=has_ingredient)
         return None
     if run.unobserved or not folders:
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
-    found = next((found for folder in folders for found in _unfinished(folder, criteria)), None)
+    found = newest()
     _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
     return found
+
+
+def _check_state(setting: str, config: Mapping[str, Any], *, has_ingredient: bool) -> None:
+    """Reject a file whose state the run cannot start from."""
+    if not Path(setting).is_file():
+        raise ConfigError(
+            f"{_SETTING}: got {setting!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
+        )
+    if has_ingredient:
+        check_start(Path(setting), config)
 
 
 class _Criteria:
@@ -140,7 +163,7 @@ class _Criteria:
         run: The new run, which has not started.
         ignored: Dotted names of entries of the config that do not count.
         own: Names of the ingredients that are the lab's own.
-        optional: Names of those whose whole group a record may lack.
+        optional: Names of the ingredients whose whole group a record may lack.
     """
 
     def __init__(self, run: Any, ignored: Collection[str], own: Collection[str], optional: Collection[str]) -> None:
@@ -158,12 +181,15 @@ class _Criteria:
         ]
 
     def is_of(self, path: Path) -> bool:
-        """Tell whether a recorded config is that of the run.
+        """Return whether a recorded config is that of the run.
+
+        Args:
+            path: The recorded config.
 
         Raises:
             OSError, ValueError: If it cannot be read.
         """
-        # Its size and the lines it must contain rule out nearly all others without parsing.
+        # Its size, and the lines it must contain, rule out nearly all others without parsing.
         if path.stat().st_size > self._most_bytes:
             return False
         content = read_regular(path)
@@ -183,7 +209,7 @@ class _Criteria:
         )
 
     def _may_lack(self, name: str) -> bool:
-        """Tell whether a recorded config may lack an entry or a group of them, which are at their defaults here."""
+        """Return whether a recorded config may lack an entry or a group, because it is at its defaults here."""
         group, dot, _ = name.partition(".")
         may = group in self._own or group in self._optional if dot else group in self._optional
         return may and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
@@ -240,7 +266,11 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
 
 
 def recorded_data(folder: Path) -> str | None:
-    """Return the fingerprint of the data that the run in `folder` was trained on, if it came so far."""
+    """Return the fingerprint of the data that a run was trained on; None if it did not get as far.
+
+    Args:
+        folder: The folder of its record.
+    """
     try:
         found = parse_json(read_regular(folder / INFO))["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -248,11 +278,32 @@ def recorded_data(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def check_resource(path: str) -> None:
-    """Refuse a file that had another content when the run that is reproduced read it; see SACRISTAN_EXPECT_RESOURCES.
+def check_resumable(run: Any) -> None:
+    """Reject a run that is to continue or start in the folder of a record, if none of its observers can.
+
+    Args:
+        run: The run, before its observers start.
 
     Raises:
-        DataError: If it has.
+        ResumeError: If no observer records in folders.
+    """
+    folder = run.meta_info.get("resume") or run.meta_info.get("queued")
+    if folder is not None and not any(isinstance(observer, FileObserver) for observer in run.observers):
+        action = "started" if "queued" in run.meta_info else "resumed"
+        raise ResumeError(
+            f"{folder} cannot be {action}: that is done in the folder of its record, and nothing here records in one; "
+            f"attach a FileObserver (-F {Path(folder).parent}). A run in MongoDB alone cannot be resumed"
+        )
+
+
+def check_resource(path: str) -> None:
+    """Reject a resource that changed since the run that is reproduced read it; see SACRISTAN_EXPECT_RESOURCES.
+
+    Args:
+        path: Absolute path of the file.
+
+    Raises:
+        DataError: If it has another content.
     """
     expected = json.loads(os.environ.get(EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
     if expected is None:
@@ -274,7 +325,7 @@ def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _with(config: Any, names: Collection[str], value: Any) -> Any:
-    """Return a config in which the entries `names`, given by dotted names, have a value."""
+    """Return a config in which the entries of some dotted names have a value."""
     if not isinstance(config, Mapping):
         return config
     result = dict(config)

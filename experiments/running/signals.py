@@ -109,7 +109,11 @@ class Signals:
             raise raised
 
     def interruptible(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return `function`, which signals may end wherever it is; one that waits does so before it begins."""
+        """Return `function` such that signals raise in it, at any line.
+
+        Args:
+            function: The function. A signal that came before it and waits is raised when it is called.
+        """
 
         def edge(*args: P.args, **kwargs: P.kwargs) -> T:
             try:

@@ -36,7 +36,7 @@ _OF_SHAPE = (
 
 
 def check_start(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a state that a run of this config cannot start from, as far as that shows without data and model.
+    """Reject a state that a run of this config cannot start from, as far as that shows without data and model.
 
     Args:
         path: The file of the state.
@@ -123,10 +123,15 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
 
 
 def check_left(start: Path, epochs_done: int, epochs: int) -> None:
-    """Refuse to start from the end of another training, where no step would be taken.
+    """Reject a start from the end of another training, after which no epoch is left.
+
+    Args:
+        start: The file of the state, for the message.
+        epochs_done: Epochs that the state has behind it.
+        epochs: Epochs to train in all.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If no epoch is left.
     """
     if epochs_done >= epochs:
         raise ConfigError(
@@ -136,10 +141,16 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
 
 
 def check_waited(start: Path, monitor: str, waited: int, patience: int | None) -> None:
-    """Refuse to start from the end of another training that was stopped early, where no step would be taken.
+    """Reject a start from the end of another training that was stopped early, which would stop at once.
+
+    Args:
+        start: The file of the state, for the message.
+        monitor: Name of the monitored metric.
+        waited: Epochs since it last improved.
+        patience: Epochs that it may take to improve; None for any number.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If the patience is used up.
     """
     if patience is not None and waited >= patience:
         raise ConfigError(

@@ -1,8 +1,7 @@
-"""The checks that stop a run after a typo, before anything is recorded and before torch is imported.
+"""Checks that reject a typo before anything is recorded: is there such an entry, ingredient, named config?
 
-Types are checked by the scopes themselves (`ingredients.config.scope`), when an update meets its default, and the words
-of the command line by `experiments.running.command_line`. The checks here need the whole experiment: is there
-such an entry, such an ingredient, such a named config?
+They need the whole experiment. Scopes check types themselves, when an update meets its default
+(`ingredients.config.scope`), and `experiments.running.command_line` checks the words of the command line.
 """
 
 from __future__ import annotations
@@ -48,12 +47,19 @@ _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
 
 def nested(config_updates: Mapping[str, Any]) -> dict:
-    """Return updates with dotted names as plain nested dicts."""
+    """Return updates as plain nested dicts.
+
+    Args:
+        config_updates: Entries by name; the names, at any depth, may be dotted.
+    """
     return convert_to_nested_dict(to_plain(config_updates))
 
 
 def check_scopes(experiment: sacred.Experiment) -> None:
-    """Refuse config scopes that cannot be read, also those of named configs that are not asked for.
+    """Reject config scopes that cannot be read, including those of named configs that are not used.
+
+    Args:
+        experiment: The experiment.
 
     Raises:
         ConfigError: If there is one.
@@ -68,7 +74,13 @@ def check_scopes(experiment: sacred.Experiment) -> None:
 def check_updates(
     experiment: sacred.Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
 ) -> None:
-    """Check what can be checked before the config is computed.
+    """Check the settings of a call as far as that is possible before the config is computed.
+
+    Args:
+        experiment: The experiment.
+        updates: Entries that the call sets, nested.
+        named_configs: Named configs and config files.
+        force: Whether an ingredient's seed without effect is let through.
 
     Raises:
         UnknownNamedConfigError: If a named config or config file does not exist.
@@ -86,7 +98,10 @@ def check_updates(
 
 
 def check_depth(config: Mapping[str, Any]) -> None:
-    """Refuse a config that is nested more deeply than a record is.
+    """Reject a config that is nested more deeply than a record can be.
+
+    Args:
+        config: The whole config.
 
     Raises:
         ConfigError: If it is.
@@ -102,16 +117,16 @@ def check_depth(config: Mapping[str, Any]) -> None:
 def check_read(
     computed: ComputedConfig, updates: Mapping[str, Any], unread: Mapping[str, Sequence[str]], command: str
 ) -> None:
-    """Refuse settings that were given by name for a command that does not read them.
+    """Reject settings of a call that its command does not read.
 
     Args:
         computed: The config.
-        updates: What was given by the call or on the command line, nested.
-        unread: The tools that it does not read, each with the commands that do.
-        command: The command.
+        updates: Entries that the call or the command line sets, nested.
+        unread: The tools that the command does not read, each with the commands that do.
+        command: Name of the command.
 
     Raises:
-        ConfigError: If one is given another value than its default.
+        ConfigError: If one has another value than its default.
     """
     for path, readers in unread.items():
         given = iterate_flattened(get_by_dotted_path(updates, path, {}))
@@ -124,7 +139,12 @@ def check_read(
 
 
 def without_unread(computed: ComputedConfig, unread: Iterable[str]) -> dict[str, Any]:
-    """Return the config of a run without the tools that its command does not read, unless a file has set them."""
+    """Return the config of a run without the tools that its command does not read, unless a file sets them.
+
+    Args:
+        computed: The config.
+        unread: Dotted paths of these tools.
+    """
     changed = _changed(computed)
     left_out = {path for path in unread if not any(is_prefix(path, name) for name in changed)}
     return {name: value for name, value in computed.values.items() if name not in left_out}
@@ -138,8 +158,12 @@ def _changed(computed: ComputedConfig) -> set[str]:
 def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> None:
     """Let each ingredient check its part of the config; see `Ingredient.check`.
 
+    Args:
+        experiment: The experiment.
+        config: The whole config.
+
     Raises:
-        LabError: If a setting cannot be.
+        LabError: If a setting is invalid.
     """
     # As a list: Sacred takes what is not traversed to its end for a circle.
     for ingredient, _ in list(experiment.traverse_ingredients()):
@@ -151,9 +175,9 @@ def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> 
 
 
 def _paths(experiment: sacred.Experiment) -> list[str]:
-    """Return the dotted path of every ingredient, and first the experiment's, which is empty.
+    """Return the dotted path of every ingredient, after the experiment's, which is empty.
 
-    A list, because Sacred lets no one traverse the ingredients again after a traversal that was broken off.
+    A list, because Sacred cannot traverse the ingredients again after a traversal that was broken off.
     """
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
@@ -167,7 +191,7 @@ def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool
 
 
 def _draws(experiment: sacred.Experiment, path: str) -> bool:
-    """Tell whether a function of the ingredient `path`, or of one below it, depends on Sacred's seed for it."""
+    """Return whether a function of an ingredient, or of one below it, depends on Sacred's seed for it."""
     below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
     captured = [function for part in below for function in part.captured_functions]
     return any(f.uses_randomness or "seed" in f.signature.kwargs for f in captured)
@@ -196,13 +220,21 @@ def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, An
 def _misread(
     experiment: sacred.Experiment, updates: Mapping[str, Any], known: list[str], name: str, following: str
 ) -> str:
-    """Return what is wrong with the word `name`, before `following`, which is no named config and no file."""
+    """Return the message for a word that is no named config and no file.
+
+    Args:
+        experiment: The experiment.
+        updates: Entries that the call sets, nested.
+        known: Its named configs.
+        name: The word.
+        following: The word after it.
+    """
     unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
     if unfinished:
         return f"{unfinished[0]}: got nothing after `=`; write {unfinished[0]}={name}, without spaces"
     try:
         entries = _entry_names(experiment)
-    except Exception:  # a scope raises, which is told once the name is right
+    except Exception:  # a scope raises, which shows once the name is right
         entries = set()
     if "" in updates or name in entries:
         return f"{name}: got no value, expected one after `=`, without spaces; write {name}={following}"
@@ -226,11 +258,15 @@ def _entry_names(experiment: sacred.Experiment) -> set[str]:
 def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
     """Check that every entry that was set exists, now that the config is computed.
 
-    An entry that only the command about to run takes, as an argument, exists too.
+    Arguments of captured functions count as entries if the config can fill them in.
+
+    Args:
+        experiment: The experiment.
+        computed: The config.
 
     Raises:
         UnknownEntryError: If one does not exist; the message names the nearest that does.
-        ConfigError: If a plain value is given for an ingredient, or a value does not fit a function's argument.
+        ConfigError: If an ingredient is set to a plain value, or an argument to one of the wrong type.
     """
     added = sorted(computed.changes.added)
     parameters = dict(_parameters(experiment, computed.function))
@@ -245,24 +281,26 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
             continue
         if name in parameters:
             _check_parameter(name, value, parameters[name])
-            continue
-        if any(_may_leave_out(function, name, computed.values) for function in required.get(name, ())):
+        elif any(_may_leave_out(function, name, computed.values) for function in required.get(name, ())):
             given.add(name)
-            continue
-        near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])
-        group = name.rpartition(".")[0]
-        siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group]
-        hint = (
-            f"did you mean {near}?"
-            if near
-            else f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
-        )
-        raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+        else:
+            hint = _hint(name, known, list(parameters))
+            raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
     _refuse_handing_over(required, given)
 
 
+def _hint(name: str, entries: list[str], parameters: list[str]) -> str:
+    """Return the entry or argument that a name was most likely meant to be, or those of the same group."""
+    near = nearest(name, [other for other in (*entries, *parameters) if not is_prefix(other, name)])
+    if near:
+        return f"did you mean {near}?"
+    group = name.rpartition(".")[0]
+    siblings = [other.rpartition(".")[2] for other in entries if other.rpartition(".")[0] == group]
+    return f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
+
+
 def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
-    """Return the arguments that captured functions require, by dotted name, each with the functions."""
+    """Return the captured functions that require an argument, by the argument's dotted name."""
     found: dict[str, list[Any]] = {}
     for ingredient, _ in list(experiment.traverse_ingredients()):
         root = "" if ingredient is experiment else ingredient.path
@@ -275,9 +313,9 @@ def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
 
 
 def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
-    """Tell whether a call of `function` may leave out the argument `name`, for the config to fill in.
+    """Return whether a call of a function may leave out an argument, for the config to fill in.
 
-    It cannot where it hands over one of the arguments behind it, which the config does not have.
+    It cannot if it passes one of the arguments after it, which the config does not have.
     """
     group, _, leaf = name.rpartition(".")
     entries, signature = get_by_dotted_path(config, group, {}), function.__wrapped__.signature
@@ -286,7 +324,7 @@ def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
 
 
 def _refuse_handing_over(required: Mapping[str, list[Any]], given: set[str]) -> None:
-    """Let calls be refused that hand over an argument which is `given` in the config, for that function alone."""
+    """Let signatures reject calls that pass an argument which is set in the config, for that function alone."""
     alone = {name: functions[0] for name, functions in required.items() if len(functions) == 1}
     for name, function in alone.items():
         signature = function.__wrapped__.signature
@@ -306,8 +344,8 @@ def _check_parameter(name: str, value: Any, default: Any) -> None:
 def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield name and default of every entry that only a captured function's signature declares.
 
-    The arguments of the command count, and those of other functions when they have a default: what has none is
-    handed over by the caller, and setting it would have no effect.
+    The arguments of the command count, and those of other functions if they have a default: the caller passes the
+    others, and setting them would have no effect.
     """
     for ingredient, _ in experiment.traverse_ingredients():
         root = "" if ingredient is experiment else ingredient.path
@@ -320,6 +358,6 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:
-    """Return the dotted names of all entries and groups of entries, less the entries `without`."""
+    """Return the dotted names of all entries and groups of entries, except the entries `without`."""
     leaves = [name for name, _ in iterate_flattened(config) if name not in without]
     return list(dict.fromkeys(prefix for leaf in leaves for prefix in iter_prefixes(leaf)))

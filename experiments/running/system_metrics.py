@@ -37,7 +37,10 @@ Reader = Callable[[], Mapping[str, float]]
 
 
 def check_interval(interval_s: float | None) -> float | None:
-    """Return `interval_s` if samples can be taken so often.
+    """Return the interval of an experiment's samples, once it is checked.
+
+    Args:
+        interval_s: Seconds between two samples; None for no samples.
 
     Raises:
         ConfigError: If it is less than the second that one step is, or no number.

@@ -62,10 +62,13 @@ def guarded_main(run: Run, signals: Signals, notices: Notices | None) -> Callabl
 
 
 def printable(result: Any) -> Any:
-    """Return the result of a main function, or plain values of it if it has no text: Sacred prints it.
+    """Return the result of a main function as Sacred can print it.
 
     Args:
-        result: The result.
+        result: The result; None, or any object.
+
+    Returns:
+        The result itself, or plain values of it, with a warning, if it has no text.
     """
     try:
         f"{result}"

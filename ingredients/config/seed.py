@@ -90,25 +90,16 @@ def seed_globals(seed: int, *name: str | int) -> None:
 
 @contextlib.contextmanager
 def global_stream(seed: int, *name: str | int) -> Iterator[None]:
-    """Let code that draws from the global generators draw from the stream `name`, and put them back afterwards.
+    """Let the global generators draw from a named stream in the block, and put them back afterwards.
 
-    torch's generator is the CPU's, and only looked after where torch has been imported.
+    torch's generator is the one of the CPU; without torch, only those of Python and numpy are set.
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts.
     """
-    torch = sys.modules.get("torch")
-    python, numpy_state = random.getstate(), np.random.get_state()
-    torch_state = torch.random.get_rng_state() if torch else None
-    value = stream_seed(seed, *name)
-    random.seed(value)
-    np.random.seed(value % 2**32)
-    if torch:
-        torch.random.default_generator.manual_seed(value)
-    try:
+    with KeptStream(seed, *name):
         yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy_state)
-        if torch:
-            torch.random.set_rng_state(torch_state)
 
 
 @contextlib.contextmanager
@@ -146,9 +137,13 @@ def _seed(value: int, states: Mapping[str, Any]) -> None:
 
 
 class KeptStream:
-    """A stream `name` that the global generators draw from in a `with`, going on where the last one left it.
+    """A named stream that the global generators draw from in a `with`; the next `with` continues where it ended.
 
-    As with `global_stream`, torch's generator is the CPU's, and only looked after where torch has been imported.
+    As with `global_stream`, torch's generator is the one of the CPU.
+
+    Args:
+        seed: The seed of the run.
+        name: The stream's name, in parts.
     """
 
     def __init__(self, seed: int, *name: str | int) -> None:

@@ -70,9 +70,9 @@ def test_run_that_cannot_be_read_is_passed_over_and_named(run, tmp_path, caplog)
     assert run(fail=True) == 1
     (tmp_path / "1" / "run.json").write_text("{torn")
     assert run() == 2
-    said = [text for text in caplog.messages if "passed over" in text]
+    said = [text for text in caplog.messages if "is skipped" in text]
     assert len(said) == 1
-    assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is passed over")
+    assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is skipped")
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "gone", "list"])
@@ -85,8 +85,8 @@ def test_unfinished_run_whose_config_is_damaged_is_named(run, tmp_path, caplog, 
         damaged = {"cut": content[: len(content) // 2], "empty": b"", "zeros": bytes(len(content)), "list": b"[1]\n"}
         config.unlink() if damage == "gone" else config.write_bytes(damaged[damage])
     assert run() == 4
-    [said] = [text for text in caplog.messages if "passed over" in text]
-    assert said.startswith(f"resume=auto: {tmp_path}/3 may be of this config, but is passed over")
+    [said] = [text for text in caplog.messages if "is skipped" in text]
+    assert said.startswith(f"resume=auto: {tmp_path}/3 may be of this config, but is skipped")
     assert "config.json" in said
     assert "mend or remove it" in said
 
