@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from observers.record.points.intact_points import read_metrics
     from observers.record.points.points import Series
     from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
-    from observers.tensorboard.observer import TensorBoardObserver
+    from observers.tensorboard.tensorboard_observer import TensorBoardObserver
 else:
     _HOMES = {
         **media.HOMES,
@@ -94,7 +94,7 @@ else:
         "MongoObserver": "observers.mongo.observer",
         "RewindableObserver": "observers.record.protocols",
         "Series": "observers.record.points.points",
-        "TensorBoardObserver": "observers.tensorboard.observer",
+        "TensorBoardObserver": "observers.tensorboard.tensorboard_observer",
         "file_observer": "observers.file.observer",
         "read_media": "observers.record.media_files",
         "read_metrics": "observers.record.points.intact_points",

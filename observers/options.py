@@ -43,8 +43,8 @@ def mongo_option(args: str, run: Any) -> None:
 
 @cli_option("-T", "--tensorboard", is_flag=True)
 def tensorboard_option(args: bool, run: Any) -> None:
-    """Also write event files for TensorBoard into the run's folder (extra tensorboard)."""
-    from observers.tensorboard.observer import TensorBoardObserver
+    """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
+    from observers.tensorboard.tensorboard_observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())
 

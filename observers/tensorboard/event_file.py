@@ -1,7 +1,7 @@
-"""Event files, which TensorBoard reads: records with their lengths and checksums, appended.
+"""TensorBoard's event files: appended records with lengths and checksums.
 
-A record is its length (8 bytes), the checksum of that, the data, and their checksum. TensorBoard's own RecordWriter
-computes checksums in Python, and loses what a full disk refuses.
+A record is its length (8 bytes), the checksum of the length, the data, and the checksum of the data. TensorBoard's own
+RecordWriter computes checksums in Python, thousands of times slower, and loses records when the disk is full.
 Source: https://www.tensorflow.org/tutorials/load_data/tfrecord (TFRecords format details)
 """
 
@@ -26,13 +26,13 @@ _MAX_PENDING_BYTES = 32 * 2**20
 
 
 class EventFile:
-    """Appends records; what a full disk refuses is kept up to a bound and tried again, as in `AppendFile`.
+    """Appends records; if the disk is full, they are kept up to a bound and retried, as in `AppendFile`.
 
     Args:
-        path: The file; made, with its folder, when the first record is written.
+        path: The file; created with its folder when the first record is written.
 
     Attributes:
-        num_lost: Records that were given up, because the disk refused them for too long.
+        num_lost: Number of records dropped because the disk was full for too long.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,15 +43,23 @@ class EventFile:
         self._warned = False
 
     def add(self, data: bytes) -> None:
-        """Take a record, which `flush` writes."""
+        """Add a record, which `flush` writes.
+
+        Args:
+            data: A serialized event.
+        """
         self._records.append(b"".join((_head(len(data)), data, _masked(data))))
 
     def follow(self, folder: Path) -> None:
-        """Go on in the same file, which is in `folder` now."""
+        """Continue in the same file after its folder was moved.
+
+        Args:
+            folder: The folder that the file is in now.
+        """
         self.path = self._file.path = folder / self.path.name
 
     def flush(self) -> None:
-        """Write what was added, and what failed before; make a file anew that somebody has deleted."""
+        """Write the added records, and those that failed before; recreate the file if it was deleted."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self._file.is_gone():
@@ -60,7 +68,7 @@ class EventFile:
         except OSError as error:
             self._warn(error)
         for count, piece in self._pieces():
-            # Never so much that the file would give up the half of a record.
+            # Within the bound of the file, which would drop the half of a record.
             if self._file.num_pending_bytes and self._file.num_pending_bytes + len(piece) > _MAX_PENDING_BYTES:
                 self.num_lost += count
                 continue
@@ -70,7 +78,7 @@ class EventFile:
                 self._warn(error)
 
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the added records in pieces of bounded size, with the number of records in each."""
+        """Yield the added records in pieces of bounded size, with the number of records in each piece."""
         records, self._records = self._records, []
         piece: list[bytes] = []
         size = 0
@@ -89,7 +97,7 @@ class EventFile:
             _log.warning("%s cannot be written (%s); training continues, and writing is retried", self.path, error)
 
     def close(self) -> None:
-        """Write what is left, and close the file."""
+        """Write the remaining records, and close the file."""
         self.flush()
         self._file.close()
         if self.num_lost or self._file.num_pending_bytes:

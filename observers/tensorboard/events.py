@@ -43,19 +43,33 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# The greatest that TensorBoard has.
+# The greatest step of TensorBoard.
 LAST_STEP = 2**63 - 1
-# Of a point cloud it gets every second point, every third and so on, so that there are no more than these.
+# Larger point clouds are thinned to every second point, every third, and so on.
 _MAX_POINTS = 100_000
 
 
 def file_version(time: float) -> bytes:
-    """Return the event that an event file begins with."""
+    """Return the event that opens an event file.
+
+    Args:
+        time: The time of the event, in seconds since 1970.
+    """
     return Event(wall_time=time, file_version="brain.Event:2").SerializeToString()
 
 
 def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
-    """Return a point of a metric as an event, in TensorBoard's 32 bits; None for what is no number."""
+    """Return a point of a metric as an event, in TensorBoard's 32 bits.
+
+    Args:
+        tag: The tag of the series.
+        value: The value; integers beyond the floats become infinite.
+        step: The step; see `as_step`.
+        time: The time of the point, in seconds since 1970.
+
+    Returns:
+        The serialized event; None if the value is no real number.
+    """
     if not isinstance(value, int | float | np.number | np.bool_) or isinstance(value, np.complexfloating):
         return None
     try:
@@ -68,28 +82,43 @@ def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
 
 
 def as_step(step: Any) -> int:
-    """Return a step as TensorBoard has them: whole, within 64 bits; a fraction is rounded down."""
+    """Convert a step to TensorBoard's: an integer of 64 bits.
+
+    Args:
+        step: An integer or a float; a fraction is rounded down, and NaN and infinities become 0.
+    """
     number = step if isinstance(step, int) else math.floor(step) if math.isfinite(step) else 0
     return max(-LAST_STEP, min(number, LAST_STEP))
 
 
 def restart(step: int, time: float) -> bytes:
-    """Return the event that makes TensorBoard forget what it has read at `step` and later ones."""
+    """Return the event that makes TensorBoard drop the points that it has read from a step on.
+
+    Args:
+        step: The first step to drop.
+        time: The time of the event, in seconds since 1970.
+    """
     return Event(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START)).SerializeToString()
 
 
 def graph_event(graph: bytes, time: float) -> bytes:
-    """Return a model's graph as an event."""
+    """Return the graph of a model as an event.
+
+    Args:
+        graph: A serialized GraphDef, as from `graph_of`.
+        time: The time of the event, in seconds since 1970.
+    """
     return Event(wall_time=time, graph_def=graph).SerializeToString()
 
 
 def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
-    """Yield the events of a medium: one; for a table one more for each column with images, for points with colours two.
+    """Yield the events of a medium: one, but two for points with colours, and for a table one more per image column.
 
-    Media that TensorBoard does not show have none: HTML, videos that are not animated images, other content types.
+    Media that TensorBoard cannot show have none: HTML, videos that are not animated images, other content types. A
+    warning names a medium whose file is damaged.
 
     Args:
-        tag: The tag to use in the place of the entry's name.
+        tag: The tag to use instead of the entry's name.
         entry: The entry.
         content: Its content.
     """
@@ -97,7 +126,7 @@ def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[byte
     values_of = _BY_KIND.get(entry.kind) or _BY_TYPE.get(mime)
     try:
         values = [] if values_of is None else values_of(tag, content)
-    except (ValueError, EOFError, wave.Error) as error:  # of a medium of the user's own
+    except (ValueError, EOFError, wave.Error) as error:  # a damaged file of a user's own medium
         _log.warning("%s: TensorBoard cannot show this %s as %s: %s", entry.name, entry.kind, mime, error)
         return
     for value in values:
@@ -109,7 +138,7 @@ def _event(value: Summary.Value, step: Any, time: float) -> bytes:
 
 
 def _image(tag: str, content: Content) -> list[Summary.Value]:
-    """Return an image, animated or not."""
+    """Return a PNG image, still or animated."""
     width, height = png_size(content.data)
     image = Summary.Image(
         width=width, height=height, colorspace=content.meta.get("channels", 4), encoded_image_string=content.data
@@ -131,7 +160,7 @@ def _audio(tag: str, content: Content) -> list[Summary.Value]:
 
 
 def _point_cloud(tag: str, content: Content) -> list[Summary.Value]:
-    """Return points, and their colours, as TensorBoard's plugin for meshes has them."""
+    """Return points and their colours for TensorBoard's mesh plugin."""
     stream = io.BytesIO(content.data)
     stride = -(-read_header(stream).num_points // _MAX_POINTS)
     stream.seek(0)
@@ -153,17 +182,17 @@ def _histogram(tag: str, content: Content) -> list[Summary.Value]:
     return [Summary.Value(tag=tag, histo=_buckets(json.loads(content.data)))]
 
 
-def _buckets(made: Mapping[str, Any]) -> HistogramProto:
-    edges, counts = made["edges"], made["counts"]
+def _buckets(histogram: Mapping[str, Any]) -> HistogramProto:
+    edges, counts, num = histogram["edges"], histogram["counts"], histogram["num"]
     if not counts:
         return HistogramProto(bucket_limit=[0.0], bucket=[0.0])
-    # A bucket reaches from the limit before to its own; an empty first one says where the second begins.
+    # A bucket reaches from the previous limit to its own; an empty first one sets the start of the second.
     middles = (np.array(edges[:-1]) / 2 + np.array(edges[1:]) / 2).tolist()
     squares = sum(count * middle * middle for count, middle in zip(counts, middles, strict=True))
-    low, high = (edges[0], edges[-1]) if made["min"] is None else (made["min"], made["max"])
-    total = (made["mean"] or 0.0) * made["num"]
+    low, high = (edges[0], edges[-1]) if histogram["min"] is None else (histogram["min"], histogram["max"])
+    total = (histogram["mean"] or 0.0) * num
     return HistogramProto(
-        min=low, max=high, num=made["num"], sum=total, sum_squares=squares, bucket_limit=edges, bucket=[0.0, *counts]
+        min=low, max=high, num=num, sum=total, sum_squares=squares, bucket_limit=edges, bucket=[0.0, *counts]
     )
 
 
@@ -177,7 +206,7 @@ def _shape(*sizes: int) -> TensorShapeProto:
 
 
 def _table(tag: str, content: Content) -> list[Summary.Value]:
-    """Return a table as Markdown, and its images, column by column, under tags of their own."""
+    """Return a table as Markdown, and the images of each column under a tag of their own."""
     table = json.loads(content.data)
     columns, by_file = table["columns"], {image.file: image for image in content.images}
     images: dict[str, list[Content]] = {}
@@ -186,16 +215,18 @@ def _table(tag: str, content: Content) -> list[Summary.Value]:
         if isinstance(cell, dict) and "$image" in cell:
             images.setdefault(column, []).append(by_file[cell["$image"]])
             return f"{tag}/{column}, image {len(images[column])}"
-        text = "" if cell is None else str(cell["$number"] if isinstance(cell, dict) else cell)
-        return " ".join(text.replace("|", "\\|").split())
+        return _markdown("" if cell is None else str(cell["$number"] if isinstance(cell, dict) else cell))
 
     rows = [[shown(column, cell) for column, cell in zip(columns, row, strict=True)] for row in table["rows"]]
-    head = [" ".join(column.replace("|", "\\|").split()) for column in columns]
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(columns), *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (map(_markdown, columns), ["---"] * len(columns), *rows)]
     return [
         _text(tag, "\n".join(lines).encode()),
         *(_images(f"{tag}/{name}", all_of) for name, all_of in images.items()),
     ]
+
+
+def _markdown(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def _images(tag: str, images: list[Content]) -> Summary.Value:
@@ -205,7 +236,7 @@ def _images(tag: str, images: list[Content]) -> Summary.Value:
     return Summary.Value(tag=tag, tensor=tensor, metadata=image_metadata.create_summary_metadata(None, None))
 
 
-# Of kinds whose file says more than its content type; the others are shown by that.
+# Kinds with a form of their own; the others are shown by the content type of their file.
 _BY_KIND: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
     "histogram": _histogram,
     "point_cloud": _point_cloud,
@@ -219,7 +250,12 @@ _BY_TYPE: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
 
 
 def session_start(config: Mapping[str, Any], time: float) -> bytes:
-    """Return the event that tells the hyper-parameters of a run: every entry of its config, by its dotted path."""
+    """Return the event with the hyper-parameters of a run.
+
+    Args:
+        config: The config, whose entries are listed by their dotted paths, without passwords.
+        time: When the run started, in seconds since 1970.
+    """
     info = SessionStartInfo(start_time_secs=time)
     for path, value in _flat(config, ""):
         if isinstance(value, bool):
@@ -232,7 +268,12 @@ def session_start(config: Mapping[str, Any], time: float) -> bytes:
 
 
 def session_end(completed: bool, time: float) -> bytes:
-    """Return the event that ends a run for TensorBoard's table of hyper-parameters."""
+    """Return the event that ends a run in TensorBoard's table of hyper-parameters.
+
+    Args:
+        completed: Whether the run completed; otherwise it is shown as failed.
+        time: When the run ended, in seconds since 1970.
+    """
     status = api_pb2.STATUS_SUCCESS if completed else api_pb2.STATUS_FAILURE
     info = SessionEndInfo(status=status, end_time_secs=time)
     return _session(hparams_metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info), time)

@@ -1,4 +1,4 @@
-"""The graph of a model, as TensorBoard shows it, found without a trace of the search in the model or the training."""
+"""The graph of a model for TensorBoard, traced without side effects on the model or the training."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def graph_of(model: Any, inputs: Any) -> bytes:
-    """Return the graph of `model` as a serialized GraphDef.
+    """Trace a model, and return its graph as a serialized GraphDef.
 
-    A copy of the model takes one step forward, in evaluation mode, without gradients and without its hooks. Random
-    streams of torch, numpy and Python are left as they were.
+    A copy of the model runs forward once, in evaluation mode, without gradients or hooks. The random streams of torch,
+    numpy and Python are restored.
 
     Args:
         model: A module of torch.
-        inputs: A tensor, or a tuple of them.
+        inputs: A tensor, or a tuple of them, that the model takes.
 
     Raises:
         Exception: If the model cannot be copied or traced.
@@ -34,23 +34,23 @@ def graph_of(model: Any, inputs: Any) -> bytes:
     from tensorboard.compat.proto.versions_pb2 import VersionDef
     from torch.utils.tensorboard._pytorch_graph import parse
 
-    # A compiled module holds the one it was made of.
+    # A compiled module holds the original.
     model = copy.deepcopy(getattr(model, "_orig_mod", model)).eval()
     for module in model.modules():
         for name in _HOOKS:
             getattr(module, name).clear()
-    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    given = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in given)
-    devices = {value.device.index or 0 for value in given if isinstance(value, torch.Tensor) and value.is_cuda}
+    values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    copies = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in values)
+    devices = {value.device.index or 0 for value in copies if isinstance(value, torch.Tensor) and value.is_cuda}
     with (
         torch.random.fork_rng(devices=sorted(devices)),
-        _other_streams_kept(),
+        _kept_streams(),
         torch.no_grad(),
         warnings.catch_warnings(),
     ):
-        # torch.jit is deprecated since 2.13; TensorBoard's form of a graph has no other source yet.
+        # torch.jit is deprecated since 2.13, but nothing else makes TensorBoard's form of a graph yet.
         warnings.simplefilter("ignore")
-        trace = torch.jit.trace(model, given, check_trace=False)
+        trace = torch.jit.trace(model, copies, check_trace=False)
         graph = trace.graph
         torch._C._jit_pass_inline(graph)
         nodes = parse(graph, trace)
@@ -58,10 +58,10 @@ def graph_of(model: Any, inputs: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def _other_streams_kept() -> Iterator[None]:
-    ours, numpys = random.getstate(), np.random.get_state()
+def _kept_streams() -> Iterator[None]:
+    state, numpy_state = random.getstate(), np.random.get_state()
     try:
         yield
     finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)
+        random.setstate(state)
+        np.random.set_state(numpy_state)

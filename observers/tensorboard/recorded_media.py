@@ -1,11 +1,11 @@
-"""Media of a run as observers got them, read back from its folder."""
+"""Media of a run, read back from its folder as observers received them."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from observers.media.png import png_size
 from observers.record.media_entry import Content, MediaEntry
 from observers.record.media_files import media_path
 from observers.record.regular_file import read_regular
@@ -15,14 +15,14 @@ __all__ = ["recorded_media"]
 
 
 def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
-    """Yield what a run logged beside numbers, in the order of logging.
+    """Yield the media of a run in the order of logging.
 
     Args:
         folder: The run's folder.
-        start: When the run started, seconds since 1970.
+        start: When the run started, in seconds since 1970.
 
     Raises:
-        OSError: If a content is not there.
+        OSError: If a file is missing.
         RecordError: If a name leads out of the folder.
     """
     for row in read_json_lines(folder / MEDIA):
@@ -33,10 +33,7 @@ def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
 
 
 def _image(path: Path) -> Content:
-    """Return an image of a table's cell; its size is in the head of the PNG.
-
-    Source: https://www.w3.org/TR/png/#11IHDR
-    """
+    """Return the image of a table's cell."""
     data = read_regular(path)
-    width, height = struct.unpack(">II", data[16:24])
+    width, height = png_size(data)
     return Content(data, path.suffix, "image/png", {"width": width, "height": height})

@@ -1,4 +1,4 @@
-"""`RunEvents`: the event file of one run. It is loaded when a run starts, because it needs the extra `tensorboard`."""
+"""`RunEvents`: the event file of one run. It is loaded when a run starts, as it needs the extra `tensorboard`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 class RunEvents:
-    """Writes what happens in a run to an event file, behind those of earlier sessions.
+    """Writes the points and media of a run to an event file of this session.
 
     Args:
         folder: The folder of the run's event files.
-        uid: The run's uid, which is in the files' names.
-        config: The run's config: TensorBoard's hyper-parameters.
+        uid: The run's uid, a part of the names of the files.
+        config: The run's config, TensorBoard's hyper-parameters.
         start: When the session started.
     """
 
@@ -36,9 +36,9 @@ class RunEvents:
         at = start.timestamp()
         self._folder = folder
         self._uid = uid
-        # TensorBoard takes the first of these for the start of a run, and only those after it for a restart.
-        begun = events.restart(events.LAST_STEP, at)
-        self._head = [events.file_version(at), begun, events.session_start(config, at)]
+        # The first one is the start of the run to TensorBoard, which drops nothing.
+        start_event = events.restart(events.LAST_STEP, at)
+        self._head = [events.file_version(at), start_event, events.session_start(config, at)]
         self._graph: bytes | None = None
         self._kinds: dict[str, str] = {}
         self._last_step = 0
@@ -47,7 +47,7 @@ class RunEvents:
         self.flush()
 
     def _new_path(self, at: float) -> Path:
-        """Return a file that is not there, behind those of earlier sessions."""
+        """Return a new file that sorts after those of earlier sessions."""
         earlier = len(list(self._folder.glob("*tfevents*")))
         return self._folder / f"events.out.tfevents.{int(at)}.{self._uid}{f'.{earlier}' if earlier else ''}"
 
@@ -57,9 +57,11 @@ class RunEvents:
             self._file.add(event)
 
     def add_scalars(self, name: str, rows: Iterable[tuple[Any, Any, float]]) -> None:
-        """Add points of a metric: step, value, and seconds since 1970 of each; values that are no numbers are left out.
+        """Add points of a metric.
 
-        Steps of the machine's metrics, `system/...`, are seconds, and no steps of the training.
+        Args:
+            name: The metric. Steps of the machine's metrics, `system/...`, are seconds and do not place the result.
+            rows: Step, value, and time in seconds since 1970, of each point; values that are no numbers are left out.
         """
         tag = self._tag(name, "scalar")
         for step, value, at in rows:
@@ -70,22 +72,36 @@ class RunEvents:
                     self._last_step = max(self._last_step, events.as_step(step))
 
     def add_result(self, result: float, at: datetime) -> None:
-        """Add a result that is a number as the metric `result`, at the last step of all."""
+        """Add the result of the run as the metric `result`, at the last step of all metrics.
+
+        Args:
+            result: The result, a number.
+            at: When the run ended.
+        """
         self.add_scalars("result", [(self._last_step, result, at.timestamp())])
 
     def add_media(self, entries: Iterable[MediaEntry]) -> None:
-        """Add the media that TensorBoard shows; those that could not be made are left out."""
+        """Add the media that TensorBoard can show.
+
+        Args:
+            entries: The media; those whose file could not be made are left out.
+        """
         for entry in entries:
             if entry.content is not None:
                 for event in events.media_events(self._tag(entry.name, entry.kind), entry, entry.content):
                     self._file.add(event)
 
     def _tag(self, name: str, kind: str) -> str:
-        """Return the tag of a series; TensorBoard shows one kind a tag, so that a second one gets a tag of its own."""
+        """Return the tag of a series. TensorBoard shows one kind per tag, so a second kind gets its own tag."""
         return name if self._kinds.setdefault(name, kind) == kind else f"{name}/{kind}"
 
     def add_graph(self, model: Any, inputs: Any) -> None:
-        """Add the graph of a model; one that cannot be traced is told of, and left out."""
+        """Add the graph of a model; if the model cannot be traced, log a warning instead.
+
+        Args:
+            model: A module of torch.
+            inputs: A tensor, or a tuple of them, that the model takes.
+        """
         try:
             graph = graph_of(model, inputs)
         except Exception as error:
@@ -96,11 +112,11 @@ class RunEvents:
         self._file.add(self._graph)
 
     def rewrite(self, record: Path, start: datetime) -> None:
-        """Write a new file from the record, in the place of all others.
+        """Replace all files by a new one with the content of the record, after a rewind.
 
         Args:
             record: The run's folder.
-            start: When the run started.
+            start: When the run started, from which the record counts seconds.
         """
         self._file.close()
         earlier, path = list(self._folder.glob("*tfevents*")), self._new_path(time.time())
@@ -108,7 +124,7 @@ class RunEvents:
         temporary.unlink(missing_ok=True)
         self._file = EventFile(temporary)
         self._begin()
-        # A TensorBoard that looks on forgets what it has read so far.
+        # A running TensorBoard drops all that it has read.
         self._file.add(events.restart(-events.LAST_STEP, time.time()))
         if self._graph is not None:
             self._file.add(self._graph)
@@ -116,7 +132,7 @@ class RunEvents:
         self._file.close()
         temporary.rename(path)
         for file in earlier:
-            os.truncate(file, 0)  # where one is gone, TensorBoard does not get to the next
+            os.truncate(file, 0)  # TensorBoard would not get past a missing one
         self._file = EventFile(path)
 
     def _add_recorded(self, record: Path, began: float) -> None:
@@ -130,15 +146,24 @@ class RunEvents:
             self.flush()
 
     def follow(self, folder: Path) -> None:
-        """Go on in the same file, which is in `folder` now."""
+        """Continue in the same file after its folder was moved.
+
+        Args:
+            folder: The folder of the run's event files now.
+        """
         self._folder = folder
         self._file.follow(folder)
 
     def flush(self) -> None:
-        """Write what was added, and what could not be written before."""
+        """Write the added events, and those that failed before."""
         self._file.flush()
 
     def end(self, at: datetime, *, completed: bool) -> None:
-        """Write how the run ended, and close the file."""
+        """Write the end of the run, and close the file.
+
+        Args:
+            at: When the run ended.
+            completed: Whether it completed.
+        """
         self._file.add(events.session_end(completed, at.timestamp()))
         self._file.close()

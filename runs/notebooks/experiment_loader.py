@@ -23,9 +23,9 @@ __all__ = ["ExperimentLoader"]
 class ExperimentLoader:
     """Finds past runs with the methods of incense's loader, in a database or a folder.
 
-    Notebooks written for incense 0.0.15 run with `from runs import ExperimentLoader` in place of its import. What
-    differs: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when they are
-    asked for, results are not cached, and a field that no run has is refused with the nearest name.
+    Notebooks written for incense 0.0.15 run with `from runs import ExperimentLoader` instead of its import. The
+    differences: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when they
+    are used, results are not cached, and a field that no run has is rejected with the nearest name.
 
     Example:
         from runs import ExperimentLoader
@@ -48,9 +48,9 @@ class ExperimentLoader:
         """Open a store.
 
         Args:
-            mongo_uri: A `mongodb://` URL, or a folder of runs; by default what `SACRISTAN_STORE` names, else `my_runs`.
+            mongo_uri: A `mongodb://` URL, or a folder of runs; by default that of `SACRISTAN_STORE`, else `my_runs`.
             db_name: The database, if the URL names none.
-            unpickle: False; stored objects are not decoded, because decoding them runs code.
+            unpickle: False; stored objects are not decoded, because that runs code.
 
         Raises:
             StoreError: If the store cannot be opened, or `unpickle` is set.
@@ -73,26 +73,35 @@ class ExperimentLoader:
         self.store.close()
 
     def cache_clear(self) -> None:
-        """Do nothing, as nothing is cached; incense's notebooks call it."""
+        """Do nothing, as nothing is cached; notebooks for incense call it."""
 
     def find_by_id(self, experiment_id: int | str) -> Experiment:
-        """Return the experiment with an id, or a uid.
+        """Return one experiment.
+
+        Args:
+            experiment_id: Its id in the store, or its uid.
 
         Raises:
-            RunNotFoundError: If there is none.
+            RunNotFoundError: If no run has this id.
         """
         return self._query_set([self.store.get(experiment_id)])[0]
 
     def find_by_ids(self, experiment_ids: Iterable[int | str]) -> QuerySet:
-        """Return the experiments with these ids, in their order.
+        """Return experiments in the order of their ids.
+
+        Args:
+            experiment_ids: Their ids in the store, or their uids.
 
         Raises:
-            RunNotFoundError: If there is none with one of them.
+            RunNotFoundError: If no run has one of these ids.
         """
-        return self._query_set([self.store.get(one) for one in experiment_ids])
+        return self._query_set(list(map(self.store.get, experiment_ids)))
 
     def find_by_name(self, name: str) -> QuerySet:
-        """Return experiments in whose name a regular expression is found.
+        """Return the experiments whose name matches.
+
+        Args:
+            name: A regular expression, which may match a part of the name.
 
         Raises:
             FilterError: If it is no regular expression.
@@ -100,10 +109,14 @@ class ExperimentLoader:
         return self.find_by_key("experiment.name", name)
 
     def find_by_config_key(self, key: str, value: str | numbers.Real) -> QuerySet:
-        """Return experiments by an entry of their config: a text is a regular expression, a number is equal to it.
+        """Return the experiments that match in an entry of their config.
+
+        Args:
+            key: The dotted name of the entry, such as `optimizer.lr`.
+            value: A text is a regular expression to search for; a number must be equal.
 
         Raises:
-            FilterError: If no run has the entry, or the value is neither.
+            FilterError: If no run has the entry, or the value is neither a text nor a number.
         """
         return self.find_by_key(f"config.{key}", value)
 
@@ -133,8 +146,8 @@ class ExperimentLoader:
         """Return the newest experiment, or a query set of `n` of them.
 
         Args:
-            n: How many at most.
-            attr: The field to sort by, the greatest first.
+            n: Maximum number of experiments.
+            attr: The field to sort by, greatest first.
 
         Raises:
             FilterError: If no run has the field.
@@ -143,10 +156,13 @@ class ExperimentLoader:
         return found[0] if len(found) == 1 else found
 
     def find(self, query: Any) -> QuerySet:
-        """Return experiments by a query as in MongoDB, or any other filter of `Store.find`.
+        """Return the experiments that match a query.
+
+        Args:
+            query: A query as in MongoDB, or any other filter of `Store.find`.
 
         Raises:
-            FilterError: If the query makes no sense.
+            FilterError: If the query is invalid.
         """
         return self._query_set(self.store.find(query, sort=None))
 
@@ -156,7 +172,7 @@ class ExperimentLoader:
 
 
 def _with_database(url: str, name: str) -> str:
-    """Return a URL of a server with the name of a database in it."""
+    """Return the URL of a database on a server."""
     address, mark, options = url.partition("?")
     scheme, separator, rest = address.partition("://")
     if not separator:

@@ -1,4 +1,4 @@
-"""Past runs as incense's notebooks see them: experiments, and the query sets that hold them."""
+"""Past runs with incense's interface: experiments, and query sets of them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,21 @@ if TYPE_CHECKING:
 
 __all__ = ["PAGE", "Experiment", "Page", "QuerySet"]
 
-# Experiments whose fields are fetched together.
+# Number of experiments whose fields are fetched together.
 PAGE = 500
-# Parts of a run that it reads one at a time, each a mapping.
+# Mappings that a run reads separately.
 _PARTS = ("config", "info", "summary", "provenance")
 _ON_MISSING = ("raise", "ignore")
 _MISSING = object()
 
 
 class Page:
-    """Runs of one store whose fields are fetched together: a notebook that asks one of them asks the next one."""
+    """Runs of one store whose fields are fetched together: a notebook that reads one of them reads the next one.
+
+    Args:
+        store: The store.
+        runs: The runs, at most `PAGE`.
+    """
 
     def __init__(self, store: Store, runs: Sequence[Run]) -> None:
         self.store = store
@@ -45,6 +50,9 @@ class Page:
 
     def fetch(self, name: str) -> None:
         """Fetch a field of all runs, once.
+
+        Args:
+            name: The field, such as `config`.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -61,7 +69,7 @@ class Experiment:
 
     Attributes:
         id: Its id in the store.
-        run: The run, with all that `runs` knows of it.
+        run: The run, with the whole interface of `runs`.
     """
 
     def __init__(self, run: Run, page: Page) -> None:
@@ -96,21 +104,22 @@ class Experiment:
 
     @functools.cached_property
     def artifacts(self) -> Mapping[str, Artifact]:
-        """Files that the run made, by name.
+        """Files that the run saved, by name.
 
         Raises:
             StoreError: If the run cannot be read.
         """
         details = self.run.artifact_details()
-        kinds = {name: one.get("content_type") or mimetypes.guess_type(name)[0] for name, one in details.items()}
         return {
-            name: make_artifact(name, stored, self.run.id, kinds.get(name, mimetypes.guess_type(name)[0]))
+            name: make_artifact(
+                name, stored, self.run.id, details.get(name, {}).get("content_type") or mimetypes.guess_type(name)[0]
+            )
             for name, stored in self.run.artifacts.items()
         }
 
     @functools.cached_property
     def metrics(self) -> Mapping[str, pandas.Series]:
-        """All points of its metrics, by name: values indexed by step; each is read when it is asked for.
+        """All points of its metrics, by name: values indexed by step; each is read when it is first used.
 
         Raises:
             StoreError: If the run cannot be read.
@@ -131,12 +140,19 @@ class Experiment:
         return {**document, "_id": self.id, **times, **parts, "captured_out": self.run.output}
 
     def delete(self, confirmed: bool = False) -> Removed | None:
-        """Remove the run for good, after a question; see `QuerySet.delete`."""
+        """Remove the run for good.
+
+        Args:
+            confirmed: Remove it without asking on the terminal or in the notebook; see `QuerySet.delete`.
+
+        Returns:
+            The removed files and documents; None if the answer was not `y`.
+        """
         return QuerySet([self]).delete(confirmed)
 
 
 class _Metrics(Mapping[str, Any]):
-    """Series of a run, each read once, when it is asked for."""
+    """Series of a run, each read when it is first used."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -173,21 +189,25 @@ class ArtifactIndexer:
         self._experiments = experiments
 
     def filter(self, pattern: str) -> ArtifactSet:
-        """Return those whose names match a pattern such as `*.png`, of experiments that have any."""
+        """Return the artifacts whose names match a pattern.
+
+        Args:
+            pattern: A pattern of `fnmatch`, such as `*.png`; experiments may have any number of matches.
+        """
         artifacts = (artifact for experiment in self._experiments for artifact in experiment.artifacts.values())
         return ArtifactSet(artifact for artifact in artifacts if fnmatch(artifact.name, pattern))
 
     def __getitem__(self, name: str) -> ArtifactSet:
-        """Return the one of that name of each experiment.
+        """Return the artifact with a name of each experiment.
 
         Raises:
-            KeyError: If an experiment has none of that name.
+            KeyError: If an experiment has no artifact with this name.
         """
         return ArtifactSet(experiment.artifacts[name] for experiment in self._experiments)
 
 
 class QuerySet(UserList[Experiment]):
-    """Experiments that were found: a list of them, and the table and the artifacts of all."""
+    """A list of experiments, with a table and the artifacts of all."""
 
     def __repr__(self) -> str:
         return f"QuerySet({self.data!r})"
@@ -206,29 +226,29 @@ class QuerySet(UserList[Experiment]):
         """Return a data frame: a row for each experiment, indexed by `exp_id`, and a column for each path.
 
         Args:
-            on: Paths such as `config.optimizer.lr`, or tuples where names hold dots; a mapping of a path to a function
-                gives what the function returns, such as `{"metrics.val/loss": min}`.
-            rename: `last` calls columns after the last part of their path, None after all of it; a function's name is
-                added with `_`.
-            on_missing: `raise`, or `ignore`, which leaves None.
+            on: Paths such as `config.optimizer.lr`, or tuples where names hold dots. A mapping of a path to a function
+                gives the result of the function, as `{"metrics.val/loss": min}`.
+            rename: `last` names columns by the last part of their path, None by the whole path; the name of a function
+                is appended with `_`.
+            on_missing: `raise`, or `ignore`, which gives None.
 
         Raises:
-            FilterError: If an experiment does not have a path, or an argument is none of these.
+            FilterError: If an experiment lacks a path, or an argument is none of these.
         """
         import pandas
 
         for argument, got, expected in (("rename", rename, ("last", None)), ("on_missing", on_missing, _ON_MISSING)):
             if got not in expected:
                 raise FilterError(f"{argument}: got {got!r}, expected {' or '.join(map(repr, expected))}")
-        wanted: dict[tuple[str, ...], Callable[[Any], Any] | None] = {}
+        functions: dict[tuple[str, ...], Callable[[Any], Any] | None] = {}
         for entry in on:
-            reduced = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
-            wanted |= {tuple(path.split(".")) if isinstance(path, str) else path: by for path, by in reduced}
+            pairs = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
+            functions |= {tuple(path.split(".")) if isinstance(path, str) else path: reduce for path, reduce in pairs}
         columns = []
-        for path, reduce in wanted.items():
+        for path, reduce in functions.items():
             name = path[-1] if rename == "last" else ".".join(path)
-            called = name if reduce is None else f"{name}_{reduce.__name__}"
-            columns.append(pandas.Series(list(self._column(path, reduce, on_missing)), name=called))
+            name += "" if reduce is None else f"_{reduce.__name__}"
+            columns.append(pandas.Series(list(self._column(path, reduce, on_missing)), name=name))
         index = pandas.Index([experiment.id for experiment in self.data], name="exp_id")
         frame = pandas.concat(columns, axis=1) if columns else pandas.DataFrame(index=range(len(index)))
         return frame.set_index(index)
@@ -242,41 +262,41 @@ class QuerySet(UserList[Experiment]):
             yield None if value is _MISSING else value if reduce is None else reduce(value)
 
     def _at(self, path: tuple[str, ...]) -> Iterator[tuple[Experiment, Any]]:
-        """Yield what each experiment has at a path; of metrics one at a time is held."""
+        """Yield the value of each experiment at a path; memory holds one metric at a time."""
         if path[0] != "metrics" or len(path) != 2:
             for experiment in self.data:
                 yield experiment, functools.reduce(_entry, path, experiment)
             return
         for store, group in groupby(self.data, lambda experiment: experiment.run.store):
             experiments = list(group)
-            found = store.each_series([experiment.run for experiment in experiments], path[1])
-            for experiment, (_, points) in zip(experiments, found, strict=True):
+            series = store.each_series([experiment.run for experiment in experiments], path[1])
+            for experiment, (_, points) in zip(experiments, series, strict=True):
                 yield experiment, _MISSING if points is None else _series(path[1], points)
 
     def delete(self, confirmed: bool = False) -> Removed | None:
         """Remove the runs for good, with their metrics and artifacts, and empty the set.
 
         Args:
-            confirmed: Whether to go ahead without asking on the terminal or in the notebook.
+            confirmed: Remove them without asking on the terminal or in the notebook.
 
         Returns:
-            What was removed; None if the answer was not `y`.
+            The removed files and documents of the first store; None if the answer was not `y`.
 
         Raises:
-            StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
+            StoreError: If a run is running, in which case none is removed; or if the store cannot be written.
         """
         if not confirmed and input(f"Are you sure you want to delete {self}? [y/N]") != "y":
             return None
         removed = None
         for store, group in groupby(self.data, lambda experiment: experiment._page.store):
-            here = store.remove([experiment.run for experiment in group])
-            removed = here if removed is None else removed
+            result = store.remove([experiment.run for experiment in group])
+            removed = removed or result
         self.data = []
         return removed
 
 
 def _entry(value: Any, name: str) -> Any:
-    """Return an entry of a mapping, an item of a list, or an attribute; `_MISSING` if there is none."""
+    """Return an entry of a mapping, an item of a list, or an attribute; `_MISSING` if it does not exist."""
     if isinstance(value, Mapping):
         return value.get(name, _MISSING)
     if isinstance(value, list):

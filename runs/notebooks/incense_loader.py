@@ -1,4 +1,4 @@
-"""The loader of incense itself, where it is installed: Python 3.11."""
+"""The loader of the package incense, which installs on Python 3.11 only."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["incense"]
 def incense(where: str | None = None) -> ExperimentLoader:
     """Return a loader of incense 0.0.15 on a database of runs; `ExperimentLoader` is the same on every Python.
 
-    It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
-    of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric with more
-    than 20,000 points it knows the first 20,000. It is told not to decode what jsonpickle has encoded, because that
-    executes what is stored; reading a pickled artifact with it still does.
+    These read the records of a `MongoObserver`: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
+    of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric it reads
+    the first 20,000 points. Objects encoded by jsonpickle are not decoded, because that runs stored code; reading a
+    pickled artifact with incense still does.
 
     Args:
-        where: A `mongodb://` URL with the database's name; by default what `SACRISTAN_STORE` names.
+        where: A `mongodb://` URL with the database's name; by default the value of `SACRISTAN_STORE`.
 
     Returns:
         The loader.
 
     Raises:
-        StoreError: If it is no such URL.
+        StoreError: If `where` is no such URL.
         MissingExtraError: If incense is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Artifacts of past runs as notebooks show and save them, with incense's classes and methods."""
+"""Artifacts of past runs in notebooks: shown and saved, with incense's classes and methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rendered:
 
     Attributes:
         data: Its bytes.
-        bundle: What Jupyter displays, by MIME type.
+        bundle: The forms that Jupyter displays, by MIME type.
     """
 
     def __init__(self, data: bytes, bundle: Mapping[str, str]) -> None:
@@ -46,13 +46,13 @@ class Rendered:
 
 
 class Artifact:
-    """A file that a run made; the subclasses render it in a notebook.
+    """A file that a run saved; the subclasses render it in a notebook.
 
     Attributes:
         can_render: MIME types that the class renders.
-        name: As the run calls it.
-        content_type: Its MIME type, as recorded or guessed from the name; None if neither tells.
-        extension: The ending that `save` adds to a name without it; empty for a type that is not rendered.
+        name: Its name in the run.
+        content_type: Its MIME type, as recorded or guessed from the name; None if unknown.
+        extension: The suffix that `save` appends if it is missing; empty for a type that is not rendered.
     """
 
     can_render: ClassVar[frozenset[str]] = frozenset()
@@ -72,7 +72,7 @@ class Artifact:
         """A new stream of its bytes.
 
         Raises:
-            StoreError: If they are gone.
+            StoreError: If they were deleted.
         """
         return self._stored.open()
 
@@ -81,35 +81,35 @@ class Artifact:
         """Its bytes.
 
         Raises:
-            StoreError: If they are gone.
+            StoreError: If they were deleted.
         """
         return self._stored.read()
 
     def save(self, to_dir: str | Path = "") -> Path:
-        """Write it to `to_dir/ID_NAME`, where ID is the run's, and return that path; a file there is replaced.
+        """Write it to `to_dir/ID_NAME`, with the id of the run, and return that path; an existing file is replaced.
 
         Slashes in the name become `_`.
 
         Args:
-            to_dir: A folder, made if it is not there; by default the working folder.
+            to_dir: A folder, created if it does not exist; by default the working folder.
 
         Raises:
-            StoreError: If its bytes are gone, or the file cannot be written.
+            StoreError: If its bytes were deleted, or the file cannot be written.
         """
         folder = Path(to_dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{folder} cannot be made ({error.strerror})") from error
+            raise StoreError(f"{folder} cannot be created ({error.strerror})") from error
         base = self.name.replace("/", "_")
         ending = "" if base.endswith(self.extension) else f".{self.extension}"
         return self._stored.save(folder / f"{self._run_id}_{base}{ending}", overwrite=True)
 
     def render(self) -> Any:
-        """Return it as an object that a notebook shows, or a data frame of a CSV file.
+        """Return an object that a notebook shows, or the data frame of a CSV file.
 
         Raises:
-            StoreError: If its bytes are gone, or files of its type are not rendered.
+            StoreError: If its bytes were deleted, or files of its type are not rendered.
         """
         return self._rendered
 
@@ -126,7 +126,10 @@ class Artifact:
         )
 
     def as_content_type(self, content_type: str) -> Artifact:
-        """Return it as a file of another MIME type.
+        """Return it as a file of another MIME type, such as `text/csv` for a table without a suffix.
+
+        Args:
+            content_type: A MIME type that is rendered.
 
         Raises:
             StoreError: If files of that type are not rendered.
@@ -136,7 +139,11 @@ class Artifact:
         return _CLASSES[content_type](self.name, self._stored, self._run_id, content_type)
 
     def as_type(self, artifact_type: type[Artifact]) -> Artifact:
-        """Return it as an artifact of another class."""
+        """Return it as an artifact of another class.
+
+        Args:
+            artifact_type: A subclass of `Artifact`, such as `CSVArtifact`, whatever its MIME type is.
+        """
         return artifact_type(self.name, self._stored, self._run_id)
 
     def _base64(self) -> str:
@@ -154,7 +161,7 @@ class ImageArtifact(Artifact):
 
 
 class MP4Artifact(Artifact):
-    """A video, which the page holds as a whole."""
+    """A video, embedded in the page."""
 
     can_render = frozenset(("video/mp4",))
 
@@ -179,7 +186,7 @@ class CSVArtifact(Artifact):
 
 
 class PDFArtifact(Artifact):
-    """A document, which JupyterLab shows."""
+    """A document, shown by JupyterLab."""
 
     can_render = frozenset(("application/pdf",))
 
@@ -188,7 +195,7 @@ class PDFArtifact(Artifact):
 
 
 class PickleArtifact(Artifact):
-    """A pickle, which is never loaded here, because loading one runs the code in it."""
+    """A pickle. It is never loaded here, because loading runs the code in it."""
 
     def __init__(self, name: str, stored: Content, run_id: str, content_type: str | None = None) -> None:
         super().__init__(name, stored, run_id, content_type)
@@ -207,7 +214,14 @@ _CLASSES: dict[str, type[Artifact]] = {
 
 
 def make_artifact(name: str, stored: Content, run_id: str, content_type: str | None) -> Artifact:
-    """Return an artifact of the class that renders its MIME type."""
+    """Create an artifact of the class that renders its MIME type.
+
+    Args:
+        name: Its name in the run.
+        stored: Its content, read when it is needed.
+        run_id: The run's id, for the names of saved files.
+        content_type: Its MIME type; None or a type that is not rendered gives an `Artifact`.
+    """
     return _CLASSES.get(content_type or "", Artifact)(name, stored, run_id, content_type)
 
 
@@ -215,7 +229,14 @@ class ArtifactSet(UserList[Artifact]):
     """Artifacts of several runs."""
 
     def save(self, to_dir: str | Path, n_threads: int | None = None) -> list[Path]:
-        """Save each, several at a time, and return the paths; see `Artifact.save`.
+        """Save all artifacts in parallel; see `Artifact.save`.
+
+        Args:
+            to_dir: A folder, created if it does not exist.
+            n_threads: Number of files to write at a time; None for the default of `ThreadPoolExecutor`.
+
+        Returns:
+            The path of each file, in order.
 
         Raises:
             StoreError: If one cannot be read or written.

@@ -2,8 +2,8 @@
 
     tensorboard --logdir my_runs
 
-It needs the extra `tensorboard`, which is loaded when a run starts. The files are for looking at: the run's own record
-is whole without them, and numbers are in TensorBoard's 32 bits.
+It needs the extra `tensorboard`, which is loaded when a run starts. The files are only for display: the run's own
+record is complete without them, and their numbers have TensorBoard's 32 bits.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ __all__ = ["TensorBoardObserver"]
 
 _log = logging.getLogger(__name__)
 
-# The extra's packages, as they are imported.
+# The packages of the extra.
 _NEEDED = ("tensorboard", "google_crc32c")
 
 
 class TensorBoardObserver(Owned, RunObserver):
     """Writes event files, one for each session of a run.
 
-    It hears of a run after the `FileObserver`, whose folder it writes to, and before the `MongoObserver`, whose spool
-    is no place to keep anything.
+    It gets events after the `FileObserver`, whose folder it writes to, and before the `MongoObserver`, whose spool is
+    temporary.
 
         ex.observers.append(TensorBoardObserver())
 
     Args:
-        logdir: Folder of the event files, in which each run has one called by its uid. By default they are in the run's
-            own folder, as `tensorboard`; without a `FileObserver`, below `my_runs/_tensorboard`.
-        priority: Observers of higher priority hear of events first.
+        logdir: Folder of the event files, with a subfolder for each run, named by its uid. By default, the subfolder
+            `tensorboard` of the run's own folder; without a `FileObserver`, below `my_runs/_tensorboard`.
+        priority: Observers of higher priority get events first.
 
     Attributes:
         dir: The folder of the run's event files; None before it starts.
-        num_errors: Events that failed.
+        num_errors: Number of events that failed.
 
     Raises:
         MissingExtraError: If the extra `tensorboard` is not installed.
@@ -73,8 +73,6 @@ class TensorBoardObserver(Owned, RunObserver):
         self._recording: Recording | None = None
         self._events: RunEvents | None = None
 
-    # ------------------------------------------------------------------ a run begins
-
     def started_event(
         self,
         ex_info: dict[str, Any],
@@ -85,7 +83,6 @@ class TensorBoardObserver(Owned, RunObserver):
         meta_info: dict[str, Any],
         _id: Any,
     ) -> None:
-        """Begin the event file of a session, with the run's hyper-parameters."""
         self._own()
         self._begin(start_time, config, meta_info)
 
@@ -104,17 +101,14 @@ class TensorBoardObserver(Owned, RunObserver):
         return (self.logdir or Path("my_runs") / "_tensorboard") / self._uid
 
     def _flush(self, run_events: RunEvents) -> None:
-        """Write what was added, to where the run's folder is by now."""
+        """Write the added events, after the run's folder if it was moved."""
         if self.dir != self._folder():
             self.dir = self._folder()
             run_events.follow(self.dir)
         run_events.flush()
 
-    # ------------------------------------------------------------------ a run goes on
-
     @guarded
     def log_metrics(self, metrics_by_name: Mapping[str, Mapping[str, Sequence[Any]]], info: dict[str, Any]) -> None:
-        """Write new points."""
         if self._events is None:
             return
         for name, new in metrics_by_name.items():
@@ -124,14 +118,25 @@ class TensorBoardObserver(Owned, RunObserver):
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
-        """Write the media that TensorBoard shows."""
+        """Write the media that TensorBoard can show.
+
+        Args:
+            entries: New media of the run, in the order of logging; others are left to the run's own record.
+        """
         if self._events is not None:
             self._events.add_media(entries)
             self._flush(self._events)
 
     @guarded
     def rewind_event(self, position: Position, step: int | None = None) -> None:
-        """Write the record, which the `FileObserver` has rewound, to a new file in the place of all others."""
+        """Replace the event files by one with the content of the record, which the `FileObserver` has rewound.
+
+        Without a `FileObserver` they stay as they are, and a warning says so.
+
+        Args:
+            position: The position that the record was rewound to; the record itself decides.
+            step: The step of that position.
+        """
         recording = recording_of(self._uid)
         if self._events is None or recording is None:
             _log.warning(
@@ -143,36 +148,36 @@ class TensorBoardObserver(Owned, RunObserver):
 
     @guarded
     def graph_event(self, model: Any, inputs: Any) -> None:
-        """Write the graph of a model; one that cannot be traced is told of, and left out."""
+        """Write the graph of a model; if the model cannot be traced, log a warning instead.
+
+        Args:
+            model: A module of torch.
+            inputs: A tensor, or a tuple of them, that the model takes.
+        """
         if self._events is not None:
             self._events.add_graph(model, inputs)
 
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Try again what could not be written."""
+        # Retries writes that failed.
         if self._events is not None:
             self._flush(self._events)
 
     def output_event(self, text: str) -> None:
-        """Leave output to others."""
-
-    # ------------------------------------------------------------------ a run ends
+        """Ignore output; with this method, heartbeats come without it."""
 
     @guarded
     def completed_event(self, stop_time: datetime, result: Any) -> None:
-        """Write that the run came to its end, and a result that is a number as the metric `result`."""
         if self._events is not None and isinstance(result, int | float):
             self._events.add_result(result, stop_time.replace(tzinfo=UTC))
         self._end(stop_time, completed=True)
 
     @guarded
     def interrupted_event(self, interrupt_time: datetime, status: str) -> None:
-        """Write that the run was interrupted."""
         self._end(interrupt_time, completed=False)
 
     @guarded
     def failed_event(self, fail_time: datetime, fail_trace: list[str]) -> None:
-        """Write that the run failed."""
         self._end(fail_time, completed=False)
 
     def _end(self, at: datetime, *, completed: bool) -> None:
