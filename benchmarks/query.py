@@ -24,8 +24,9 @@ from pathlib import Path
 from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, print_heading, run_of, summary_of
 
 import runs
-from runs.query.index.fields import decode, fields_of, read_documents
+from runs.query.index.fields import fields_of, read_documents
 from runs.query.index.index import Index
+from runs.query.index.values import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (

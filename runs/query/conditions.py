@@ -1,11 +1,11 @@
-"""The tree of a filter: conditions, and what joins them. `runs.query.filters` says what they mean."""
+"""The nodes of a filter tree; see `runs.query.filters` for what they mean."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from observers.record.storable import is_text_only, storable_integer, storable_text
@@ -14,7 +14,19 @@ from runs.query.names import SWEEP, TIMES, full_name, id_of
 from runs.query.patterns import check_pattern
 from runs.query.times import time_text
 
-__all__ = ["DOCUMENT_OPERATORS", "SEARCHED", "AllOf", "Condition", "Filter", "Not", "OneOf", "Words", "condition"]
+__all__ = [
+    "DOCUMENT_OPERATORS",
+    "SEARCHED",
+    "AllOf",
+    "Condition",
+    "Filter",
+    "Not",
+    "OneOf",
+    "Words",
+    "condition",
+    "leaves",
+    "names_in",
+]
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")
 DOCUMENT_OPERATORS = {
@@ -31,12 +43,12 @@ DOCUMENT_OPERATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """One field against one value.
+    """A comparison of one field with one value.
 
     Attributes:
         name: The field's full name.
-        operator: One of `OPERATORS`; `~` finds a regular expression in a text.
-        value: What JSON holds; a list for `in`; for a time a text as `runs.query.times.time_text` returns it.
+        operator: One of `OPERATORS` except `!=`, which is a `Not`; `~` searches a text for a regular expression.
+        value: A JSON value; a list for `in`; for a time, the text that `runs.query.times.time_text` returns.
     """
 
     name: str
@@ -46,53 +58,83 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True)
 class AllOf:
-    """All of `parts`; everything, if there are none."""
+    """True where all `parts` are true; without parts, everywhere."""
 
     parts: tuple[Filter, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """At least one of `parts`."""
+    """True where at least one of `parts` is true."""
 
     parts: tuple[Filter, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Not:
-    """Negation of `part`."""
+    """True where `part` is false."""
 
     part: Filter
+
+    @property
+    def parts(self) -> tuple[Filter, ...]:
+        """The part, as the other nodes have theirs."""
+        return (self.part,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """Words that a run's texts contain, each of them somewhere, in capitals or not (of ASCII).
+    """A text search: every word occurs somewhere in the run's texts, ignoring the case of ASCII letters.
 
-    They are looked for in the texts of the config, the fields `SEARCHED` and the tags; not in lists.
+    The search covers the texts of the config, the fields `SEARCHED` and the tags, but no lists.
 
     Attributes:
-        text: The words, with spaces between.
+        text: The words, separated by spaces.
     """
 
     text: str
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words, each once."""
+        """The words, without duplicates."""
         return tuple(dict.fromkeys(storable_text(self.text).split()))
 
 
 Filter = Condition | AllOf | OneOf | Not | Words
-# Fields whose texts `Words` looks at, beside those of the config.
+# Fields whose texts `Words` searches, besides those of the config.
 SEARCHED = ("experiment.name", "command", "host.hostname", "note", "result", "meta.comment", SWEEP)
 
 
-def condition(name: str, operator: str, value: Any) -> Condition:
-    """Return a condition with its full name and a value that can be compared.
+def leaves(tree: Filter) -> Iterator[Condition | Words]:
+    """Yield the conditions and searches of a filter, from left to right."""
+    if isinstance(tree, Condition | Words):
+        yield tree
+    else:
+        for part in tree.parts:
+            yield from leaves(part)
+
+
+def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:
+    """Return the full names of the fields in a filter.
+
+    Args:
+        tree: The filter.
+        with_value: Whether to skip fields that are only compared with None.
+    """
+    conditions = (leaf for leaf in leaves(tree) if isinstance(leaf, Condition))
+    return {leaf.name for leaf in conditions if not (with_value and leaf.value is None)}
+
+
+def condition(name: str, operator: str, value: Any) -> Condition | Not:
+    """Return a checked condition, with the field's full name and a comparable value.
+
+    Args:
+        name: The field, short or full.
+        operator: One of `OPERATORS`, `=`, or an operator of `DOCUMENT_OPERATORS`.
+        value: A number, text, boolean, None, date or list; a scalar of NumPy counts as its number.
 
     Raises:
-        FilterError: If the operator is unknown, or the value does not fit it.
+        FilterError: If the operator is unknown or the value does not fit it.
     """
     operator = {"=": "==", **DOCUMENT_OPERATORS}.get(operator, operator)
     if operator not in OPERATORS:
@@ -102,29 +144,32 @@ def condition(name: str, operator: str, value: Any) -> Condition:
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise FilterError(f"{name} in: got {value!r}, expected a list of values")
         return Condition(full, operator, [_comparable(name, full, item) for item in value])
-    if operator == "~" and full in TIMES:
-        raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
     if operator == "~":
+        if full in TIMES:
+            raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
         return Condition(full, operator, _pattern(name, value))
-    if operator in ("==", "!="):
-        return Condition(full, operator, _comparable(name, full, value))
+    if operator == "!=":
+        return Not(Condition(full, "==", _comparable(name, full, value)))
+    if operator != "==":
+        value = _ordered(name, operator, value)
+    return Condition(full, operator, _comparable(name, full, value))
+
+
+def _ordered(name: str, operator: str, value: Any) -> int | float | str:
+    """Return a value for `<` and its kin."""
     value = _plain(name, value)
     if not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
     if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
-        value = _as_float(value)  # which is near enough to what stores hold as numbers
-    return Condition(full, operator, _comparable(name, full, value))
-
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        try:
+            return float(value)  # close enough to every number in a store
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return value
 
 
 def _comparable(name: str, full: str, value: Any) -> Any:
-    """Return a value as it is compared; times and ids in the form that stores keep."""
+    """Return a value in the form in which stores keep it."""
     value = _plain(name, value)
     if full == "_id":
         return str(value) if isinstance(value, bool) else id_of(value) if isinstance(value, str) else value
@@ -149,10 +194,8 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return [
-            storable_integer(item) if type(item) is int and is_text_only(item) else item
-            for item in (_plain(name, item) for item in value)
-        ]
+        items = (_plain(name, item) for item in value)
+        return [storable_integer(item) if type(item) is int and is_text_only(item) else item for item in items]
     if isinstance(value, Mapping):
         raise FilterError(f"{name}: got a mapping, which nothing is compared with; ask for its entries: {name}.ENTRY=1")
     raise FilterError(f"{name}: got {value!r}, expected a number, a text, a boolean, None, or a list of them")

@@ -1,4 +1,4 @@
-"""Fewer points that still show what a curve does: its extremes, its gaps, and where it begins and ends."""
+"""Downsampling of curves that keeps extremes, gaps and both ends."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["downsample", "pixels"]
 def pixels(
     x: np.ndarray, y: np.ndarray, num_pixels: int, low: float | None = None, high: float | None = None
 ) -> np.ndarray:
-    """Return the positions of points that draw a curve as all of its points would.
+    """Return the positions of the points that draw a curve exactly as all its points would.
 
-    Each column of pixels gives its least and its greatest value, and its first NaN, so that a gap shows. One point on
-    either side of the range is among them, so that lines go on to the edge. 1,000,000 points take about 10 ms. Source:
-    the min-max aggregation of Jugel et al., https://doi.org/10.14778/2732951.2732953
+    Each column of pixels keeps its minimum, its maximum and its first NaN, so that gaps show. One point on either side
+    of the range is kept too, so that lines reach the edge. 1,000,000 points take about 10 ms. Source: the min-max
+    aggregation of Jugel et al., https://doi.org/10.14778/2732951.2732953
 
     Args:
         x: (n,) ascending finite positions.
         y: (n,) values; NaN is a gap.
-        num_pixels: Columns of the range, at least 1.
-        low, high: The range; None for where the curve begins or ends.
+        num_pixels: Number of columns in the range, at least 1.
+        low, high: The range; None for the curve's first or last point.
 
     Returns:
-        (m,) ascending positions in `x`, at most 3 for each column and 4 more.
+        (m,) ascending positions in `x`, at most 3 per column plus 4.
     """
     first = 0 if low is None else int(np.searchsorted(x, low, "left"))
     last = len(x) if high is None else int(np.searchsorted(x, high, "right"))
@@ -43,17 +43,17 @@ def pixels(
 
 
 def downsample(series: Series, num_points: int) -> Series:
-    """Return at most `num_points` points of `series`, among them its first, its last and the extremes of every stretch.
+    """Return a series with fewer points that keeps its first point, its last, and the extremes in between.
 
-    The series is cut into stretches of equal length, and each gives its least and its greatest value, and its first
-    NaN, in their order; see `pixels`.
+    The series is cut into sections of equal length. Each keeps its minimum, its maximum and its first NaN; see
+    `pixels`.
 
     Args:
         series: (n,) points.
-        num_points: At least 4.
+        num_points: Maximum number of points to return, at least 4.
 
     Raises:
-        FilterError: If `num_points` is less.
+        FilterError: If `num_points` is less than 4.
     """
     if num_points < 4:
         raise FilterError(f"num_points: got {num_points}, expected at least 4")
@@ -61,19 +61,19 @@ def downsample(series: Series, num_points: int) -> Series:
     if count <= num_points:
         return series
     inner = series.values[1:-1]
-    stretches = max(1, (num_points - 2) // (3 if np.isnan(inner).any() else 2))
-    starts = np.arange(stretches) * (len(inner) // stretches)
+    sections = max(1, (num_points - 2) // (3 if np.isnan(inner).any() else 2))
+    starts = np.arange(sections) * (len(inner) // sections)
     chosen = np.unique(_extremes(inner, starts))[: num_points - 2]
     chosen = np.concatenate([[0], chosen + 1, [count - 1]])
     return Series(series.steps[chosen], series.values[chosen], series.times[chosen])
 
 
 def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the positions of the first least, first greatest and first NaN value of each stretch, unsorted.
+    """Return the positions of the first least, first greatest and first NaN value of each section, unsorted.
 
     Args:
         values: (n,) at least one.
-        starts: (k,) where the stretches begin, ascending from 0.
+        starts: (k,) where the sections begin, ascending from 0.
     """
     lengths = np.diff(starts, append=len(values))
     found = []
@@ -84,7 +84,7 @@ def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _first(is_meant: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the first position of each stretch at which `is_meant` holds."""
+    """Return the first position of each section at which `is_meant` holds."""
     positions = np.flatnonzero(is_meant)
-    stretches = np.searchsorted(starts, positions, "right")
-    return positions[np.diff(stretches, prepend=0) > 0]
+    sections = np.searchsorted(starts, positions, "right")
+    return positions[np.diff(sections, prepend=0) > 0]

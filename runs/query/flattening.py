@@ -1,4 +1,4 @@
-"""Nested documents by dotted names, and the differences between two of them."""
+"""Nested documents as flat mappings of dotted names, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,60 @@ __all__ = ["Changes", "changes", "dotted", "entry_at", "is_same", "shallowest"]
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the entries of nested mappings by their dotted names; an empty mapping is a value."""
-    found: dict[str, Any] = {}
+    """Flatten nested mappings.
+
+    Args:
+        document: The document; an empty mapping in it is a value.
+        prefix: A text to put before every name.
+
+    Returns:
+        The values by their dotted names, in the document's order.
+    """
+    flat: dict[str, Any] = {}
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
-            found |= dotted(value, f"{prefix}{key}.")
+            flat |= dotted(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def shallowest(document: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Return at most so many entries by their dotted names, those of few dots first; no more of it is walked."""
-    found: dict[str, Any] = {}
+    """Flatten the entries nearest to the root, without walking the others.
+
+    Args:
+        document: The document.
+        most: Maximum number of entries.
+
+    Returns:
+        The values by their dotted names, those with the fewest dots first.
+    """
+    flat: dict[str, Any] = {}
     level: list[tuple[str, Mapping[str, Any]]] = [("", document)]
-    while level and len(found) < most:
+    while level and len(flat) < most:
         below: list[tuple[str, Mapping[str, Any]]] = []
         for prefix, part in level:
             for key, value in part.items():
                 if isinstance(value, Mapping) and value:
                     below.append((f"{prefix}{key}.", value))
                 else:
-                    found[f"{prefix}{key}"] = value
-                    if len(found) == most:
-                        return found
+                    flat[f"{prefix}{key}"] = value
+                    if len(flat) == most:
+                        return flat
         level = below
-    return found
+    return flat
 
 
 def entry_at(document: Any, path: str) -> Any:
-    """Return the entry at a dotted path, None if there is none; keys with dots of their own are found too."""
+    """Return the entry at a dotted path.
+
+    Args:
+        document: The document.
+        path: The keys, joined by dots; a key may itself contain dots. The empty path is the document.
+
+    Returns:
+        The entry; None if there is none.
+    """
     if not path:
         return document
     if not isinstance(document, Mapping):
@@ -60,8 +84,8 @@ class Changes:
 
     Attributes:
         changed: Old and new value by name.
-        added: Values that only the second has.
-        removed: Values that only the first has.
+        added: Values that only the second document has.
+        removed: Values that only the first document has.
     """
 
     changed: dict[str, tuple[Any, Any]]
@@ -73,7 +97,12 @@ class Changes:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
-    """Return what differs between two flat documents; NaN is the same as NaN."""
+    """Return the differences between two flat documents.
+
+    Args:
+        old: The first document.
+        new: The second document, compared by `is_same`.
+    """
     return Changes(
         {name: (old[name], new[name]) for name in old if name in new and not is_same(old[name], new[name])},
         {name: new[name] for name in new if name not in old},
@@ -81,12 +110,17 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
     )
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two values are the same; True is not 1, and NaN is NaN."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    if isinstance(one, bool) != isinstance(other, bool):
+def is_same(first: Any, second: Any) -> bool:
+    """Tell whether two values are the same: True is not 1, NaN is NaN, a tuple is its list.
+
+    Args:
+        first: A value as JSON holds it.
+        second: The value to compare it with.
+    """
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(is_same, first, second))
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(is_same(first[key], second[key]) for key in first)
+    if isinstance(first, bool) != isinstance(second, bool):
         return False
-    return bool(one == other) or (one != one and other != other)
+    return bool(first == second) or (first != first and second != second)

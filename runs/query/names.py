@@ -1,11 +1,11 @@
-"""Names of what can be asked of a run, the same over every store.
+"""Names of fields, the same for every store.
 
-In full they are the paths of Sacred's document of a run: `status`, `host.hostname`, `config.optimizer.lr`,
-`summary.val/accuracy.max`, `info.test.accuracy`. In short, as people type them:
+A full name is a path in Sacred's document of a run: `status`, `host.hostname`, `config.optimizer.lr`,
+`summary.val/accuracy.max`, `info.test.accuracy`. People type short names:
 
 * `optimizer.lr` is `config.optimizer.lr`;
 * `val/accuracy.max`, a metric and one of `STATISTICS`, is `summary.val/accuracy.max`;
-* `duration` is the time in seconds from start to end, which is computed and not kept (`runs.query.times`);
+* `duration` is the time in seconds from start to end, which is computed (`runs.query.times`);
 * `name`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.hostname`, `start_time`, `stop_time` and `_id`.
 """
 
@@ -18,6 +18,7 @@ from observers.record.numbered_folder import as_number
 
 __all__ = [
     "COMMON_FIELDS",
+    "LEFT_OUT",
     "REFUSED",
     "RUN_FIELDS",
     "STATISTICS",
@@ -26,15 +27,16 @@ __all__ = [
     "full_name",
     "id_of",
     "is_own",
+    "is_searchable",
     "short_name",
     "similar_names",
 ]
 
-# What `observers.record.points.summaries.summarize` keeps of a metric.
+# Keys of a metric's summary; see `observers.record.points.summaries.summarize`.
 STATISTICS = (
     "count", "finite", "first", "last", "last_step", "max", "max_step", "mean", "min", "min_step",
 )  # fmt: skip
-# First parts of names that are the run's own; every other name is an entry of the config, or a metric's statistic.
+# First parts of the run's own names; any other name is an entry of the config or a metric's statistic.
 RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "duration", "experiment",
@@ -45,15 +47,25 @@ RUN_FIELDS = frozenset(
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
-# The sweep that a run is a trial of.
+# The sweep of a trial.
 SWEEP = "meta.sweep.id"
-# True of a run that was refused, for its settings or its data, before it came to anything.
+# True for a run rejected for its settings or data before it trained anything.
 REFUSED = "meta.refused"
-# Fields that any run may have; whether one does is no question of spelling.
+# Fields of every run; a run without one is no spelling mistake.
 COMMON_FIELDS = TIMES | {
     "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "info", "note", "parent",
     "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
 }  # fmt: skip
+# Parts of a run's document that are too large to search, or of no use in a filter.
+LEFT_OUT = frozenset(
+    (
+        "artifacts", "captured_out", "checkpoints", "delivery_turn", "exact", "experiment.dependencies",
+        "experiment.repositories", "experiment.sources", "fail_trace", "meta.config_updates", "meta.options",
+        "microseconds", "reproductions", "resources", "sessions", "warnings",
+    )
+)  # fmt: skip
+# Parts of a run in files that no filter reads.
+_ELSEWHERE = frozenset(("lease", "provenance"))
 _FULL = {
     "name": "experiment.name",
     "host": "host.hostname",
@@ -65,13 +77,27 @@ _SHORT = {full: short for short, full in _FULL.items()}
 
 
 def id_of(text: str) -> int | str:
-    """Return an id as it is compared: a number, if the text is one in the digits 0 to 9 as `str` writes it."""
+    """Return a run's id as filters compare it.
+
+    Args:
+        text: The id.
+
+    Returns:
+        A number if the text is the decimal form of one, else the text.
+    """
     number = as_number(text)
     return text if number is None or str(number) != text else number
 
 
 def full_name(name: str) -> str:
-    """Return the full name of a field, of a short one too."""
+    """Return the full name of a field.
+
+    Args:
+        name: A short or full name, such as `lr`, `val/loss.min` or `start`.
+
+    Returns:
+        Such as `config.lr`, `summary.val/loss.min` or `start_time`.
+    """
     if name in _FULL:
         return _FULL[name]
     if name.partition(".")[0] in RUN_FIELDS:
@@ -83,12 +109,36 @@ def full_name(name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a field, short or full, is one that experiments name: an entry of the config, or a metric's."""
+    """Tell whether experiments choose the name of a field: an entry of the config or a metric's statistic.
+
+    Args:
+        name: A short or full name.
+    """
     return full_name(name).startswith(("config.", "summary."))
 
 
+def is_searchable(name: str) -> bool:
+    """Tell whether runs can be filtered and sorted by a field.
+
+    Args:
+        name: The field's full name.
+
+    Returns:
+        False for `LEFT_OUT` and everything below it, and for parts that lie in files no filter reads.
+    """
+    parts = name.split(".")
+    return parts[0] not in _ELSEWHERE and not any(".".join(parts[:count]) in LEFT_OUT for count in (1, 2))
+
+
 def short_name(full: str) -> str:
-    """Return a field's name as people type it: the shortest whose full name is `full`."""
+    """Return the shortest name that people can type for a field.
+
+    Args:
+        full: The field's full name.
+
+    Returns:
+        A name whose `full_name` is `full`.
+    """
     for prefix in ("config.", "summary."):
         short = full.removeprefix(prefix)
         if short != full and full_name(short) == full:
@@ -97,12 +147,21 @@ def short_name(full: str) -> str:
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of the full names `known`, in short, that are spelt much like `name`, or end as it does."""
+    """Return suggestions for a misspelt field.
+
+    Args:
+        name: What was typed, short or full.
+        known: Full names to choose from.
+
+    Returns:
+        Up to three short names that are spelt like `name` or end in the same part.
+    """
     names = {short_name(full): full for full in sorted(known)}
-    near = difflib.get_close_matches(short_name(full_name(name)), names, n=3, cutoff=0.6)
-    # What shares hardly more than the first part of the name is no guess beside one that is right but for a letter.
-    scores = [difflib.SequenceMatcher(None, short_name(full_name(name)), other).ratio() for other in near]
+    typed = short_name(full_name(name))
+    near = difflib.get_close_matches(typed, names, n=3, cutoff=0.6)
+    # Next to a name that differs in one letter, one that shares only its first part is no guess.
+    scores = [difflib.SequenceMatcher(None, typed, other).ratio() for other in near]
     near = [other for other, score in zip(near, scores, strict=True) if score > scores[0] - 0.15]
-    # A part of the name alone is what people remember.
+    # People often remember only the last part.
     last = name.rpartition(".")[2]
     return near + [other for other in names if other.rpartition(".")[2] == last and other not in near][: 3 - len(near)]

@@ -1,7 +1,7 @@
-"""Regular expressions of conditions, in one dialect over every store: RE2's.
+"""Regular expressions in filters: RE2's dialect in every store.
 
-The time it takes grows with the length of the text, whatever the expression. So there are no back-references, and
-nothing looks ahead or behind; the rest is written as in Python. `$` is the end of the text.
+RE2 searches in time linear in the text, whatever the pattern. It has no back-references and no lookaround; otherwise
+patterns are written as in Python. `$` matches only at the end of the text.
 """
 
 from __future__ import annotations
@@ -15,22 +15,30 @@ __all__ = ["check_pattern", "is_found"]
 
 
 def check_pattern(pattern: str) -> None:
-    """Check a regular expression.
+    """Check that a regular expression compiles.
+
+    Args:
+        pattern: The expression, in RE2's syntax.
 
     Raises:
-        ValueError: If it is none; the message is the reason.
+        ValueError: If it does not; the message is RE2's reason.
     """
     _searcher(pattern)
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Tell whether a regular expression finds something in a text."""
+    """Tell whether a regular expression matches anywhere in a text.
+
+    Args:
+        pattern: A checked expression.
+        text: The text; lone surrogates are searched in the form in which stores hold them.
+    """
     return _searcher(pattern)(storable_text(text).encode()) is not None
 
 
 @functools.lru_cache(maxsize=64)
 def _searcher(pattern: str) -> Callable[[bytes], object]:
-    import re2  # lists without such a condition do without it
+    import re2  # only filters with `~` load it
 
     options = re2.Options()
     options.log_errors = False

@@ -1,6 +1,6 @@
-"""Tuples and numbers of NumPy as Sacred's serializer (jsonpickle) writes them, read as lists and numbers.
+"""Tuples and NumPy scalars that Sacred's serializer (jsonpickle) wrote, read as lists and numbers.
 
-Nothing is decoded: what else the serializer wrote stays as it stands.
+Nothing is decoded: other objects stay as the serializer wrote them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ _NUMBERS = re.compile(r"bool|(u?int|float|longdouble)\d*")
 
 
 def without_pickles(value: Any, *, twice: bool = False) -> Any:
-    """Return a document with lists in the place of tuples, and numbers in that of NumPy's scalars.
+    """Replace serialized tuples by lists and serialized NumPy scalars by numbers, at any depth.
 
     Args:
         value: The document.
-        twice: Whether it may have been serialized twice, which took the name of NumPy's types away, as earlier
-            versions of this program did with results.
+        twice: Whether the value may have been serialized twice, which drops the names of NumPy's types; earlier
+            versions of this program did so with results.
+
+    Returns:
+        A copy of the document; the keys of its mappings are texts.
     """
     if isinstance(value, dict):
         plain = read_serialized(value, twice=twice)
@@ -36,12 +39,20 @@ def without_pickles(value: Any, *, twice: bool = False) -> Any:
 
 
 def read_serialized(value: dict[str, Any], *, twice: bool = False) -> Any:
-    """Return the list or the number that a mapping stands for; any other mapping as it is."""
+    """Return the list or number that a mapping stands for.
+
+    Args:
+        value: The mapping.
+        twice: See `without_pickles`.
+
+    Returns:
+        The list or number; `value` itself if it stands for neither.
+    """
     if "py/tuple" in value and len(value) == 1:
         return value["py/tuple"]
     if "dtype" not in value:
         return value
-    # A scalar has `value`, an array without dimensions a number as `values`.
+    # A scalar has `value`; an array without dimensions has a number as `values`.
     number = value.get("value", value.get("values"))
     names_numpy = str(value.get("py/object", "")).startswith("numpy.") and len(value) == 3
     is_number = isinstance(number, int | float) and _NUMBERS.fullmatch(str(value["dtype"])) is not None

@@ -10,7 +10,15 @@ __all__ = ["strict"]
 
 
 def strict(value: Any) -> Any:
-    """Return a document as strict JSON can hold it; what is no finite number becomes a text."""
+    """Return a document as strict JSON can hold it.
+
+    Args:
+        value: The document; it may contain any object.
+
+    Returns:
+        A copy in which NaN and infinities are the texts that Python's `float` and JavaScript's `Number` parse, keys
+        are texts, tuples are lists, and other objects are their `str`.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

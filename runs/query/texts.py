@@ -1,4 +1,4 @@
-"""Values as people read them: numbers with the digits that matter, local times, durations, lengths, counts."""
+"""Values as text for people: rounded numbers, local times, durations, file sizes, counts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ STATUS_STYLES = {
 
 
 def value_text(value: Any, *, exact: bool = False) -> str:
-    """Return a value for a table: five digits of a float, or all that there are if `exact`."""
+    """Return a value as the text of a table's cell.
+
+    Args:
+        value: The value; None is `MISSING`, lists and mappings are strict JSON.
+        exact: Whether floats keep all their digits instead of five.
+    """
     if value is None:
         return MISSING
     if isinstance(value, float) and not exact:
@@ -54,12 +59,15 @@ def value_text(value: Any, *, exact: bool = False) -> str:
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Tell whether a value is aligned as numbers are."""
+    """Tell whether a value is a number, which tables align right; booleans are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def cell_text(text: str) -> str:
-    """Return a text as a cell of a CSV file: with `'` ahead where a spreadsheet would take it for a formula and run it.
+    """Return a text as a cell of a CSV file that no spreadsheet executes as a formula.
+
+    Args:
+        text: The text. One that begins like a formula and is no number gets a leading `'`.
 
     Source: https://owasp.org/www-community/attacks/CSV_Injection
     """
@@ -73,7 +81,11 @@ def cell_text(text: str) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return a duration with its two largest units."""
+    """Return a duration in its two largest units, such as `59.3s`, `4m07s`, `2h15m` or `3d01h`.
+
+    Args:
+        seconds: The duration; None is `MISSING`.
+    """
     if seconds is None:
         return MISSING
     if seconds < 60:
@@ -88,7 +100,12 @@ def duration_text(seconds: float | None) -> str:
 
 
 def time_text(time: Any, *, exact: bool = False) -> str:
-    """Return a time, given in UTC without saying so, as a clock on the wall shows it; to the second if `exact`."""
+    """Return a time in the local zone, such as `2026-01-31 13:05`.
+
+    Args:
+        time: A datetime or a text in ISO 8601, in UTC unless it has a zone; other values get `value_text`.
+        exact: Whether to show seconds.
+    """
     if isinstance(time, str):
         try:
             time = datetime.fromisoformat(time)
@@ -104,7 +121,11 @@ def time_text(time: Any, *, exact: bool = False) -> str:
 
 
 def utc(text: Any) -> Any:
-    """Return a stored time, in UTC without saying so, as ISO 8601 that says so."""
+    """Return a recorded time with its zone, `Z`, for JSON.
+
+    Args:
+        text: A text in ISO 8601, in UTC unless it has a zone; any other value is returned unchanged.
+    """
     if not isinstance(text, str):
         return text
     try:
@@ -114,7 +135,7 @@ def utc(text: Any) -> Any:
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a length with three digits and its unit."""
+    """Return a size with three digits and its decimal unit, such as `1.23 MB`."""
     power = 0
     while num_bytes >= 999.5 and power < 4:
         num_bytes /= 1000
@@ -123,17 +144,22 @@ def size_text(num_bytes: float) -> str:
     return f"{num_bytes:.3g} {unit}" if power else f"{num_bytes:.0f} {unit}"
 
 
-def count_text(number: int, what: str) -> str:
-    """Return a number of things, such as `2 runs`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def count_text(number: int, noun: str) -> str:
+    """Return a count with its noun, such as `1 run` or `2 runs`.
+
+    Args:
+        number: The count.
+        noun: The noun's singular, whose plural ends in `s`.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def list_text(names: Iterable[object], most: int = _LISTED) -> str:
-    """Return names with commas between, each once, and how many more there are.
+    """Return names joined by commas, each once, and how many more there are.
 
     Args:
         names: The names; other objects are shown as texts.
-        most: How many names to show.
+        most: Maximum number of names to show.
     """
     texts = list(dict.fromkeys(map(str, names)))
     return ", ".join(texts[:most]) + (f", and {len(texts) - most} more" if len(texts) > most else "")

@@ -1,4 +1,4 @@
-"""Times of a run's record, and the duration, which is computed from them and recorded nowhere."""
+"""Times of a run's record, in UTC without a zone, and the duration, which is computed from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from observers.record.identity import is_time, last_beat
 __all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "in_utc", "last_sign", "time_of", "time_text", "without_zone"]
 
 DURATION = "duration"
-# The fields of a run that `duration_s` asks for.
+# The fields that `duration_s` reads.
 DURATION_FIELDS = ("start_time", "queue_time", "stop_time", "heartbeat")
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return a time of a record, in UTC without saying so; None for anything that is no time in ISO form."""
+    """Return a recorded time as a naive datetime in UTC.
+
+    Args:
+        value: A text in ISO 8601, without a zone in UTC; a foreign record may hold anything.
+
+    Returns:
+        The time; None if the value is no such text.
+    """
     try:
         time = datetime.fromisoformat(value)
         return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
@@ -26,33 +33,50 @@ def time_of(value: Any) -> datetime | None:
 
 
 def in_utc(value: Any) -> datetime | None:
-    """Return a time of a record, in UTC; None for anything that is no time in ISO form."""
+    """Return a recorded time as an aware datetime in UTC.
+
+    Args:
+        value: See `time_of`.
+
+    Returns:
+        The time; None if the value is no time.
+    """
     time = time_of(value)
     return None if time is None else time.replace(tzinfo=UTC)
 
 
 def without_zone(time: datetime | None) -> datetime | None:
-    """Return a time in UTC as one that does not say so, as records have it."""
+    """Return an aware time in UTC as the naive one that records hold; None stays None."""
     return None if time is None else time.replace(tzinfo=None)
 
 
 def time_text(value: Any) -> str | None:
-    """Return a time as the text by which all stores compare it, which sorts by time; None if it is none."""
+    """Return a time as the text by which every store compares it.
+
+    Args:
+        value: See `time_of`.
+
+    Returns:
+        ISO 8601 to the millisecond, which sorts by time; None if the value is no time.
+    """
     time = _to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()
 
 
 def _to_the_millisecond(time: datetime | None) -> datetime | None:
-    """Return a time as MongoDB holds it, so that all stores compare the same."""
+    """Return a time with MongoDB's precision, which every store compares by."""
     return None if time is None else time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def last_sign(status: Any, lease: Any) -> datetime | None:
-    """Return when a run that did not say how it ended was last known to live; None if its record says so itself.
+    """Return when a run without a recorded end was last known to be alive.
 
     Args:
-        status: As `observers.record.identity.true_status` has it.
-        lease: Its lease; anything, as others may have written there.
+        status: The status that `observers.record.identity.true_status` returned.
+        lease: The run's lease; a foreign record may hold anything.
+
+    Returns:
+        The last heartbeat of a dead run, the present of a running one, None for any other status.
     """
     beat = last_beat(lease) if isinstance(lease, Mapping) else None
     if status == "DEAD":
@@ -61,16 +85,20 @@ def last_sign(status: Any, lease: Any) -> datetime | None:
         return None
     if beat is None or not is_time(lease.get("heartbeat")):
         return datetime.now(UTC).replace(tzinfo=None)
-    # Of the wall time only what passed since the heartbeat: the clock may have been set before.
+    # Wall time counts only since the heartbeat: the clock may have been set before it.
     return beat + timedelta(seconds=max(0.0, time.time() - lease["heartbeat"]))
 
 
 def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | None:
-    """Return the seconds from a run's start to its end, or to the last sign of it; None without both in that order.
+    """Return how long a run took, in seconds.
 
     Args:
-        run: `DURATION_FIELDS` of its record, as text in ISO form; a field may be missing.
-        last: What `last_sign` returned of it; by default, its last heartbeat counts.
+        run: `DURATION_FIELDS` of its record, as texts in ISO 8601; fields may be missing.
+        last: The time that `last_sign` returned; by default the record's heartbeat counts.
+
+    Returns:
+        The seconds from the start, or else the queue time, to the end or last sign; None if either is missing or they
+        are out of order.
     """
     start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
     stop = _to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))

@@ -14,7 +14,6 @@ from runs.errors import LaunchError, StoreError
 from runs.query.index.folders import read_json
 from runs.rerun.planning import Plan
 from runs.rerun.record import is_written_by
-from runs.stores.folders.store import FolderStore
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store
@@ -84,7 +83,7 @@ class NewRunPlace:
 
     def _find_staged(self, pid: int) -> tuple[Run | None, list[str]]:
         old = self._old
-        with FolderStore(self._plan.record_to) as staging:
+        with open_store(self._plan.record_to) as staging:
             recorded = staging.find(sort="start_time")
             if not recorded:
                 return None, []

@@ -11,7 +11,7 @@ from observers.record.schema import RUN
 from observers.record.sealed_zip import check_seal, read_note
 from runs.errors import LaunchError, RunsError
 from runs.rerun.record import RESUME_SETTING
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
 from runs.stores.run import Run
 
 __all__ = ["State", "chosen_state", "kept_start", "start_setting", "states_of", "with_folder"]
@@ -59,7 +59,7 @@ def _with_states(run: Run) -> Run | None:
     if not isinstance(other, str) or found is None or not (Path(other) / RUN).is_file():
         return found
     with contextlib.suppress(RunsError):  # a folder without a readable record is another one
-        first = FolderStore(Path(other).parent).get(Path(other).name)
+        first = open_store(Path(other).parent).get(Path(other).name)
         return first if first.uid == found.uid else found
     return found
 

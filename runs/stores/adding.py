@@ -1,4 +1,4 @@
-"""Runs on their way into a store: made ready in a folder, and added at once."""
+"""Runs on their way into a store: staged in a folder, and then added in one step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StagedRun:
 
     Attributes:
         folder: The run's folder; the sources, resources and versions of artifacts that it names lie beside it, in
-            `_sources`, `_resources` and `_artifacts`. `Store.add` moves them, so it can be added once.
-        uid: Its id over all stores, 32 hexadecimal digits.
-        left_out: What of the run is not there, a sentence each.
+            `_sources`, `_resources` and `_artifacts`. `Store.add` moves them, so a staged run can be added once.
+        uid: Its globally unique id, 32 hexadecimal digits.
+        left_out: A sentence for each part of the run that is missing.
     """
 
     folder: Path
@@ -33,12 +33,12 @@ class StagedRun:
 
 @dataclasses.dataclass(frozen=True)
 class Copied:
-    """A run that was copied or imported, where it is now.
+    """A run that was copied or imported.
 
     Attributes:
-        run: The run in the store that it was copied to.
-        is_new: Whether it was not there before; one that was is left as it is.
-        left_out: What could not be taken over, a sentence each.
+        run: The run in the store that received it.
+        is_new: Whether the store lacked it before; an existing run stays unchanged.
+        left_out: A sentence for each part of the run that could not be copied.
     """
 
     run: Run
@@ -48,14 +48,17 @@ class Copied:
 
 @contextlib.contextmanager
 def staging_folder(home: Path | None = None) -> Iterator[Path]:
-    """Give an empty folder that goes in the end.
+    """Create an empty folder, and delete it at the end of the `with` block.
 
     Args:
-        home: The folder to make it in, which is made if need be, and goes with its last; by default that of temporary
-            files.
+        home: The folder to create it in, which is created if missing and deleted when empty; by default the system's
+            folder for temporary files.
+
+    Yields:
+        The path of the folder.
 
     Raises:
-        StoreError: If it cannot be made.
+        StoreError: If it cannot be created.
     """
     try:
         if home is not None:

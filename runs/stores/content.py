@@ -1,4 +1,4 @@
-"""`Content`: a file of a past run, in whatever store it lies."""
+"""`Content`: a file of a past run in any store."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Content:
     """A file of a run: an artifact, a source, a resource, an image.
 
     Attributes:
-        name: As the run calls it; a text from outside, which may hold anything.
-        open: Returns a stream of its bytes, which nobody has compared with the record. Raises StoreError if it is gone.
-        md5: What its record says its MD5 is, if it says so.
-        find_md5: Asks the store for that, where it keeps it beside the content.
+        name: The run's name for it; an untrusted text, which may hold anything.
+        open: Returns a stream of its bytes, unchecked. Raises StoreError if it is gone.
+        md5: The recorded MD5, if there is one.
+        find_md5: Returns the MD5 that the store keeps beside the content, if it keeps one.
 
     Example:
         with open_store("my_runs") as store:
@@ -37,10 +37,10 @@ class Content:
     find_md5: Callable[[], str | None] = lambda: None
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield its bytes, of which little is held at once.
+        """Yield its bytes in pieces of a megabyte.
 
         Raises:
-            DamagedError: After the last piece, if their MD5 is not the recorded one.
+            DamagedError: After the last piece, if the MD5 differs from the recorded one.
             StoreError: If it is gone.
         """
         digest = hashlib.md5(usedforsecurity=False)
@@ -51,34 +51,41 @@ class Content:
         expected = self.md5 or self.find_md5()
         if expected is not None and digest.hexdigest() != expected:
             raise DamagedError(
-                f"{self.name!r} has the MD5 {digest.hexdigest()}, recorded was {expected}: the store is damaged; put "
-                "back what it was"
+                f"{self.name!r} has the MD5 {digest.hexdigest()}, recorded was {expected}: the store is damaged; "
+                "restore the file from a backup"
             )
 
     def write_to(self, target: BinaryIO) -> None:
-        """Write its bytes to a stream; raises what `pieces` does."""
+        """Write its bytes to a stream.
+
+        Args:
+            target: The stream.
+
+        Raises:
+            DamagedError, StoreError: See `pieces`.
+        """
         for piece in self.pieces():
             target.write(piece)
 
     def read(self) -> bytes:
-        """Return its bytes; raises what `pieces` does."""
+        """Return its bytes; see `pieces` for errors."""
         try:
             return b"".join(self.pieces())
         except MemoryError as error:
             raise StoreError(f"{self.name!r} is larger than the memory that is free; write it to a file") from error
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write its bytes to a file, as a whole or not at all, of which little is held at once.
+        """Write its bytes to a file, completely or not at all, without loading them into memory.
 
         Args:
             path: The file.
-            overwrite: Whether a file that is there is replaced; it stays as it was until all is written.
+            overwrite: Whether to replace an existing file, which stays unchanged until all bytes are written.
 
         Returns:
             The path.
 
         Raises:
-            DamagedError: If its MD5 is not the recorded one.
+            DamagedError: If the MD5 differs from the recorded one.
             StoreError: If there is a file already, the content is gone, or the file cannot be written.
         """
         path = Path(path)
@@ -92,7 +99,7 @@ class Content:
         return path
 
     def sha256(self) -> str:
-        """Return the SHA-256 of its bytes, of which little is held at once; raises what `pieces` does."""
+        """Return the SHA-256 of its bytes; see `pieces` for errors."""
         digest = hashlib.sha256()
         for piece in self.pieces():
             digest.update(piece)
@@ -100,7 +107,12 @@ class Content:
 
 
 def missing_content(name: str, why: object) -> Content:
-    """Return a content that says why it cannot be read when it is opened."""
+    """Return a content that cannot be read.
+
+    Args:
+        name: The run's name for it.
+        why: The reason in the StoreError that opening it raises.
+    """
 
     def open_() -> BinaryIO:
         raise StoreError(f"{name!r} cannot be read: {why}")

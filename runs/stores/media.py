@@ -1,10 +1,10 @@
-"""Media of a past run, such as images, sounds and tables, read from any store."""
+"""`Medium`: an image, sound, table and so on of a past run, read from any store."""
 
 from __future__ import annotations
 
 import dataclasses
 import wave
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from observers.record.json_text import parse_json
@@ -22,15 +22,15 @@ class Medium:
     """A medium that a run logged: an image, a table, a sound and so on.
 
     Attributes:
-        name: The series, such as `test/cases`.
-        kind: Such as `image` or `table`. What another program logged, or a later version, may be of another kind; its
-            file is read all the same.
+        name: Name of the series, such as `test/cases`.
+        kind: Such as `image` or `table`. Other programs and later versions may log other kinds, whose files can be read
+            all the same.
         step: The step it was logged at.
-        time_s: Seconds from the run's start to it.
+        time_s: Seconds since the run started.
         content_type: Such as `image/png`.
-        meta: What is known of it without opening it, such as width and height.
+        meta: Properties that the record has, such as width and height.
         content: Its file.
-        images: Files of the images in a table, by the names that its cells have for them.
+        images: Files of the images in a table, by their names in its cells.
 
     Example:
         with open_store("my_runs") as store:
@@ -47,11 +47,26 @@ class Medium:
     content: Content
     images: Mapping[str, Content] = dataclasses.field(default_factory=dict)
 
-    def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Return columns and rows of a table; cells are numbers, texts, None, or the `Content` of an image.
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], contents: Sequence[Content]) -> Medium:
+        """Return the medium of a recorded entry.
+
+        Args:
+            entry: The entry; see `observers.record.schema`.
+            contents: Its file, and then the files of its images.
 
         Raises:
-            StoreError: If it is no table, or cannot be read.
+            KeyError: If the entry lacks a field.
+        """
+        fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
+        images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
+        return cls(**fields, time_s=entry.get("time"), content=contents[0], images=images)
+
+    def table(self) -> tuple[list[str], list[list[Any]]]:
+        """Return the columns and rows of a table; cells are numbers, texts, None, or the `Content` of an image.
+
+        Raises:
+            StoreError: If the medium is no table, or cannot be read.
         """
         document = self.document()
         if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
@@ -59,10 +74,10 @@ class Medium:
         return document.get("columns") or [], [[self._cell(value) for value in row] for row in document["rows"]]
 
     def audio(self) -> tuple[np.ndarray, int]:
-        """Return samples, (T, C) int16, and samples a second of a sound.
+        """Return the samples of a sound, (T, C) int16, and the sample rate in Hz.
 
         Raises:
-            StoreError: If it is none, or cannot be read.
+            StoreError: If the medium is no sound, or cannot be read.
         """
         import numpy as np
 
@@ -77,12 +92,12 @@ class Medium:
             self._refuse("WAV file", error)
 
     def point_cloud(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return points, (N, 3) float32, and colours, (N, 3) uint8, of a point cloud; None if it has no colours.
+        """Return the points, (N, 3) float32, and colours, (N, 3) uint8 or None, of a point cloud.
 
         Raises:
-            StoreError: If it is none, or cannot be read.
+            StoreError: If the medium is no point cloud, or cannot be read.
         """
-        from observers.media.ply import read_points  # with numpy, which lists of runs do without
+        from observers.media.ply import read_points  # imports numpy, which lists of runs do without
 
         try:
             with self.content.open() as stream:
@@ -95,10 +110,10 @@ class Medium:
         raise StoreError(f"{self.name!r} at step {self.step}, of kind {self.kind}, is no {expected}{why}") from error
 
     def document(self) -> Any:
-        """Return what a histogram or a table holds, as JSON holds it.
+        """Return the JSON document of a histogram or a table.
 
         Raises:
-            StoreError: If it is none of them, or cannot be read.
+            StoreError: If the medium is no JSON, or cannot be read.
         """
         try:
             return parse_json(self.content.read())

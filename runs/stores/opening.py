@@ -16,20 +16,20 @@ _SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
 def open_store(where: str | Path | None = None, *, create: bool = False) -> Store:
-    """Return the runs in a folder or a database; close the store, or use it in a `with` block.
+    """Open the runs of a folder or a database; close the store, or use it in a `with` block.
 
     Args:
         where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
-            by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
-            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`; so does the name in
-            `collection="lab"`.
-        create: Whether a folder is made if it is not there, to copy or import runs into. A database needs no making.
+            by default the environment variable `SACRISTAN_STORE`, else `my_runs`. The prefix of the collections' names,
+            as in `MongoObserver(collection_prefix="lab")`, follows a `#`: `mongodb://host/database#lab`; so does the
+            name in `collection="lab"`.
+        create: Whether to create a missing folder, to copy or import runs into. A database needs no creating.
 
     Returns:
         The store: `find`, `get`, `frame` and so on.
 
     Raises:
-        StoreError: If there is no such folder or it cannot be made, or the database cannot be reached or refuses.
+        StoreError: If there is no such folder, it cannot be created, or the database cannot be reached or refuses.
 
     Example:
         with open_store("my_runs") as store:
@@ -38,20 +38,20 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
     if where.startswith(_SCHEMES):
-        from runs.stores.mongo.store import MongoStore
+        from runs.stores.mongo.backend import MongoBackend
 
         url, _, prefix = where.partition("#")
-        return MongoStore(url, prefix)
+        return Store(MongoBackend(url, prefix))
     if not where:
         raise StoreError("got the store '', expected a folder or a mongodb:// URL")
-    # A URL that is mistyped may hold a password.
+    # A mistyped URL may hold a password.
     if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
         raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")
-    from runs.stores.folders.store import FolderStore
+    from runs.stores.folders.backend import FolderBackend
 
     if create:
         try:
             Path(where).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{where} cannot be made ({error.strerror})") from error
-    return FolderStore(where)
+    return Store(FolderBackend(where))

@@ -1,4 +1,4 @@
-"""Reading of many runs at once: a database answers one question for all of them."""
+"""Reading many runs at once, which a database answers in one query."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["each_series", "prefetch"]
 
 
 def prefetch(runs: Iterable[Run], names: Sequence[str]) -> None:
-    """Fetch fields of runs, of one store or of several, before each run is asked for them.
+    """Fetch fields of runs, so that each run need not ask its store.
 
     Args:
-        runs: Any.
+        runs: Runs of one or several stores.
         names: See `runs.stores.store.Store.prefetch`.
 
     Raises:
@@ -29,11 +29,11 @@ def prefetch(runs: Iterable[Run], names: Sequence[str]) -> None:
 
 
 def each_series(runs: Iterable[Run], metric: str) -> Iterator[tuple[Run, Series]]:
-    """Yield a metric of each run, in the order of the runs; one at a time, so that not all of them are held.
+    """Yield each run with the points of a metric, one run at a time to save memory.
 
     Args:
-        runs: Of one store or of several, each with the metric.
-        metric: The metric.
+        runs: Runs of one or several stores, each with the metric.
+        metric: Name of the metric.
 
     Raises:
         StoreError: If a run cannot be read, or lacks the metric.

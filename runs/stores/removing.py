@@ -1,4 +1,4 @@
-"""Removing and reclaiming: what was done, and what lies in the trash."""
+"""Results of removing runs and reclaiming files, and the entries of the trash."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 __all__ = ["GRACE_S", "Discarded", "Removed"]
 
-# What was touched so lately may be about to be named by a run that starts.
+# A starting run may be about to name a content touched so recently.
 GRACE_S = 3600.0
 
 
@@ -16,11 +16,11 @@ class Removed:
     """Result of removing runs and reclaiming files.
 
     Attributes:
-        runs: Ids of the runs.
-        num_contents: Files that were reclaimed: contents, and what killed processes left half-written.
-        num_bytes: Their length.
-        num_young: Contents that no run names, kept because they were touched within the last hour.
-        unreadable: Ids of runs whose record cannot be read, so that they may name any content: none is reclaimed.
+        runs: Ids of the removed runs.
+        num_contents: Number of reclaimed files: contents, and half-written files of killed processes.
+        num_bytes: Their size.
+        num_young: Number of unused contents that stay because they were touched within the last hour.
+        unreadable: Ids of runs with an unreadable record, which may name any content, so that none is reclaimed.
     """
 
     runs: list[str] = dataclasses.field(default_factory=list)
@@ -36,9 +36,9 @@ class Discarded:
 
     Attributes:
         id: The id that it had in the store.
-        uid: Its uid; None of a run of stock Sacred.
+        uid: Its uid; None for a run of stock Sacred.
         name: The experiment's name.
-        status: As it ended.
+        status: Its status at the end.
         at: When it was discarded, in UTC.
     """
 

@@ -12,26 +12,28 @@ from runs.stores.run import Run
 
 __all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "read_rows"]
 
-# What a list of runs needs of each.
+# Fields for a list of runs.
 DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
-# What `read_rows` needs where columns are not named.
+# Fields for `read_rows` without columns.
 WHOLE_COLUMNS = (*DEFAULT_COLUMNS, "config", "summary", "host")
 
 
 def read_rows(
     runs: Iterable[Run], columns: Sequence[str] | None = None
 ) -> tuple[list[tuple[Run, dict[str, Any]]], dict[str, str]]:
-    """Return runs with their rows, and by its id why a run is not there as a whole: no run hides another.
-
-    What cannot be read of a run is missing in its row. A run that was removed meanwhile has none.
+    """Return runs as rows, so that no damaged run hides another.
 
     Args:
         runs: The runs.
-        columns: Fields, in short or in full; by default `DEFAULT_COLUMNS`, the host, every entry of the config
-            (`config.lr`) and every statistic of the summary (`summary.val/loss.min`).
+        columns: Fields, short or full; by default `DEFAULT_COLUMNS`, the host, every entry of the config (`config.lr`)
+            and every statistic of the summary (`summary.val/loss.min`).
+
+    Returns:
+        Each run with its row, which lacks the unreadable parts, and by id why a run cannot be read completely. A run
+        that was removed meanwhile has no row.
 
     Raises:
-        FilterError: If no run has a column.
+        FilterError: If no run of the store has one of the columns.
         StoreAwayError: If the store is away.
     """
     rows, problems = [], {}
@@ -44,21 +46,20 @@ def read_rows(
         except StoreError as error:
             problems[run.id] = str(error)
         else:
-            if run.problem:
-                problems[run.id] = run.problem
+            problems |= {run.id: run.problem} if run.problem else {}
     for name in columns or ():
-        # What one of them has is a field.
+        # A column with a value is a field.
         if rows and is_own(name) and all(row[name] is None for _, row in rows):
             rows[0][0].store.check_field(name)
     return rows, problems
 
 
 def _row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the values of a run by the names of its columns; tags as a sorted list."""
+    """Return the values of a run by column; tags are a sorted list."""
     if columns is not None:
         return {name: run.tags if name == "tags" else run.get(name) for name in columns}
     row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
-    # A foreign record may hold anything in their place.
+    # A foreign record may hold other types.
     row |= dotted(_mapping(run["config"]), "config.")
     for metric, statistics in _mapping(run["summary"]).items():
         row |= {f"summary.{metric}.{name}": value for name, value in _mapping(statistics).items()}

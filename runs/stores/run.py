@@ -24,18 +24,22 @@ if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points.points import Series
 
-__all__ = ["COPYING", "HELD", "REMOVING", "Run", "RunStore"]
+__all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "Run", "RunStore"]
 
+# Parts of a record that are read on their own.
+PARTS = ("config", "info", "summary", "provenance")
 # The status of a run in a database while it is copied there, and while it is removed.
 COPYING, REMOVING = "COPYING", "REMOVING"
-# Of a run that was queued elsewhere and came here: no worker starts it until a person says so.
+# The status of a queued run that came from another store: no worker starts it until a person says so.
 HELD = "HELD"
 
 
 class RunStore(Protocol):
-    """The part of a store that its runs ask: see `runs.stores.store.Store`."""
+    """The methods of `runs.stores.store.Store` that runs and backends call; `Store` itself imports both."""
 
     where: str
+    on_progress: Callable[[str, int, int], None] | None
+    max_age_s: float
 
     def find(
         self,
@@ -53,15 +57,15 @@ class RunStore(Protocol):
 
     def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]: ...
 
-    def tell(self, what: str, done: int, total: int) -> None: ...
+    def tell(self, task: str, done: int, total: int) -> None: ...
 
 
 class Run(abc.ABC):
-    """A past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
+    """A past run. Nothing is loaded before you ask for it, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it; a setting or
-    metric that no run of the store has is refused, which `run.get` does not do. A run shows what was recorded when it
-    was found; `run.store.get(run.id)` reads it anew.
+    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run lacks it. A setting or metric
+    that no run of the store has is an error; `run.get` returns None for it. A run shows the record as it was when the
+    run was found; `run.store.get(run.id)` reads it again.
 
     Attributes:
         store: The store that it was found in.
@@ -80,14 +84,15 @@ class Run(abc.ABC):
 
     folder: Path | None = None
     problem: str | None = None
-    # Whether it is shown among others, which a damaged part of its record must not hide.
+    # Whether it is shown among others, where a damaged part of its record must not hide the rest.
     is_listed = False
 
     def __init__(self, store: RunStore, id: str, row: Mapping[str, Any] | None = None) -> None:
         self.store = store
         self.id = id
+        # Fields that are known already, by their full names.
         self._row = dict(row or {})
-        # Those of which an entry was asked for.
+        # Parts of the record that have been read.
         self._parts: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
@@ -99,35 +104,18 @@ class Run(abc.ABC):
     def __hash__(self) -> int:
         return hash((self.store.where, self.id))
 
-    def listed(self) -> Self:
-        """Return a copy to show among others: damaged parts of its record are missing, and `problem` says why."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, is_listed=True)
-        return copied
+    def _repr_html_(self) -> str:
+        """Return the run as notebooks show it: head, curves, config and summary."""
+        from runs.drawing.forms import run_form
 
-    def _readable(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return a part of the record; of a run that is listed an empty one if it is damaged.
+        return run_form(self)
 
-        Raises:
-            StoreError: If it is damaged, and the run is not listed; or if the run is gone.
-        """
-        try:
-            return read()
-        except StoreAwayError:
-            raise
-        except StoreError as error:
-            if not self.is_listed:
-                raise
-            self._check_is_there()
-            self.problem = self.problem or str(error)
-            return {}
-
-    # ------------------------------------------------------------------ what stores provide
+    # ------------------------------------------------------------------ reading: what a backend implements
 
     @functools.cached_property
     @abc.abstractmethod
     def document(self) -> dict[str, Any]:
-        """The run's own fields, without config, info and summary; times as text in ISO form.
+        """The run's own fields, without config, info and summary; times are texts in ISO 8601.
 
         Raises:
             StoreError: If it cannot be read, or is gone.
@@ -135,11 +123,20 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def _part(self, name: str) -> dict[str, Any]:
-        """Return `config`, `info`, `summary` or `provenance`; empty if there is none."""
+        """Return one of `PARTS`; empty if the run has none."""
 
     @abc.abstractmethod
     def _check_is_there(self) -> None:
-        """Raise a StoreError if it was removed."""
+        """Raise a StoreError if the run was removed."""
+
+    @abc.abstractmethod
+    def _true_status(self) -> str:
+        """Return the recorded status, with DEAD instead of RUNNING if the process is gone."""
+
+    @property
+    @abc.abstractmethod
+    def lease(self) -> dict[str, Any] | None:
+        """Host, process and last heartbeat of the run's writer; None for a run of stock Sacred."""
 
     @abc.abstractmethod
     def _metric_names(self) -> list[str]: ...
@@ -148,76 +145,37 @@ class Run(abc.ABC):
     def _series(self, name: str) -> Series | None: ...
 
     @abc.abstractmethod
-    def original(self) -> Run | None:
-        """Return the run as the folder has it that it was recorded in, where its states are; None if that is not here.
-
-        A folder by that name that holds another run does not count.
-        """
-
-    @abc.abstractmethod
-    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        """Write down what is noted about it: tags, note, reproductions. Of others who do the same nothing is lost.
+    def stored(self, kind: str) -> list[Content]:
+        """Return all files of one kind.
 
         Args:
-            change: Returns what changes, given the run as it is now; called again if others were first.
+            kind: `sources`, `resources`, `artifacts` or `checkpoints`.
 
-        Raises:
-            StoreError: If the store cannot be written; and whatever `change` raises.
-        """
-
-    @abc.abstractmethod
-    def _remove(self) -> None:
-        """Remove it from its store, at once or not at all; see `runs.stores.store.Store.remove`."""
-
-    @abc.abstractmethod
-    def _discard(self) -> None:
-        """Move it into the trash, at once or not at all; see `runs.stores.store.Store.discard`."""
-
-    @property
-    @abc.abstractmethod
-    def status(self) -> str:
-        """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, HELD, ...; RUNNING without a process is DEAD."""
-
-    @abc.abstractmethod
-    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        """Return what the run wrote to its terminal, from byte `start` on, and the byte behind it.
-
-        A `start` below 0 counts from the end. Without `max_bytes` it is all that there is now.
-
-        What a database does not hold of the long output of a run that goes on is stood for by a line that says so.
+        Returns:
+            The files; sources and resources may contain a name more than once.
         """
 
     @property
     @abc.abstractmethod
     def rank_outputs(self) -> dict[int, Content]:
-        """Output of each rank but rank 0, whose output is the run's.
+        """Outputs of the processes of a distributed run, by rank; rank 0 wrote the run's own output.
 
-        Of a run in a database they are those that it had when it ended; before that, those in its folder, if that is on
+        In a database these are the outputs at the end of the run; before that, those in its folder, if the folder is on
         this machine.
         """
 
-    @property
     @abc.abstractmethod
-    def artifacts(self) -> dict[str, Content]:
-        """Files that the run made, by name."""
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        """Return a part of what the run wrote to its terminal.
 
-    @property
-    @abc.abstractmethod
-    def checkpoints(self) -> dict[str, Content]:
-        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
+        Args:
+            start: First byte; a negative number counts from the end.
+            max_bytes: Maximum number of bytes; by default everything there is now.
 
-        Of a run in a database they are those that were delivered or copied there, else those in its folder, if that is
-        on this machine.
+        Returns:
+            The bytes, and the position after them. While the run goes on, a database lacks the middle of a long
+            output; one line says so.
         """
-
-    @property
-    @abc.abstractmethod
-    def lease(self) -> dict[str, Any] | None:
-        """The run's writer and its last heartbeat; None for a run that stock Sacred recorded."""
-
-    @abc.abstractmethod
-    def stored(self, kind: str) -> list[Content]:
-        """Return all `sources` or `resources`; a name may be among them more than once."""
 
     @property
     @abc.abstractmethod
@@ -226,7 +184,7 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """Return what was logged beside numbers, each as `observers.record.schema` has it, with its files.
+        """Return the media as recorded: each entry of `observers.record.schema` with its files.
 
         Raises:
             StoreError: If an entry cannot be read.
@@ -242,30 +200,63 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
-        """Return a version of an artifact that the record names; `into` may be used for its contents.
+        """Return a version of an artifact that the run logged or used.
 
         Args:
-            entry: Of `artifacts_logged` or `artifacts_used`.
-            into: The folder of runs that is to have it.
+            entry: An entry of `artifacts_logged` or `artifacts_used`.
+            into: The folder of runs that will receive the version; its contents may be stored there.
 
         Raises:
-            StoreError: If it is not there, or damaged.
+            StoreError: If the version is missing or damaged.
         """
 
-    # ------------------------------------------------------------------ the same for all
+    @abc.abstractmethod
+    def original(self) -> Run | None:
+        """Return the run in the folder that it was recorded in, which has its states.
 
-    def _repr_html_(self) -> str:
-        """Return the form of it that notebooks show: head, curves, config and summary."""
-        from runs.drawing.forms import run_form
+        Returns:
+            The run; None if that folder is not on this machine, or holds another run.
+        """
 
-        return run_form(self)
+    # ------------------------------------------------------------------ fields
+
+    def listed(self) -> Self:
+        """Return a copy to show among others: damaged parts of its record are missing, and `problem` says why."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, is_listed=True, _parts=dict(self._parts))
+        return copied
+
+    def _read_part(self, name: str) -> dict[str, Any]:
+        """Return one of `PARTS`, which is read once."""
+        if name not in self._parts:
+            self._parts[name] = self._readable(lambda: self._part(name))
+        return self._parts[name]
+
+    def _readable(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a part of the record; if it is damaged and the run is listed, an empty one."""
+        try:
+            return read()
+        except StoreAwayError:
+            raise
+        except StoreError as error:
+            if not self.is_listed:
+                raise
+            self._check_is_there()
+            self.problem = self.problem or str(error)
+            return {}
 
     def __getitem__(self, name: str) -> Any:
-        """Return the field `name`, short or full; None if the run does not have it.
+        """Return a field.
+
+        Args:
+            name: Its name, short or full.
+
+        Returns:
+            The value; None if the run lacks the field.
 
         Raises:
             FilterError: If it is an entry of the config, or a metric's statistic, that no run of the store has; the
-                message names those that are spelt much like it.
+                message suggests similar names.
         """
         value = self.get(name)
         if value is None and is_own(name):
@@ -273,62 +264,61 @@ class Run(abc.ABC):
         return value
 
     def get(self, name: str) -> Any:
-        """Return a field of the run; None if it does not have it.
-
-            run.get("val/accuracy.max")
-
-        Unlike `run[name]`, it never looks at other runs, so a mistyped name gives None, too.
+        """Return a field, whether or not other runs have it.
 
         Args:
-            name: A field as in conditions, short (`lr`, `val/loss.min`) or full (`config.lr`, `summary.val/loss.min`).
+            name: Its name, short or full.
+
+        Returns:
+            The value; None if the run lacks the field.
         """
         name = full_name(name)
         if name in self._row:
             return self._row[name]
-        if name == DURATION:
-            status = self.status
-            lease = self.lease if status in ("DEAD", "RUNNING") else None
-            return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
-        if name == "status":
-            return self.status
-        if name == "_id":
-            return self.id
-        first, _, rest = name.partition(".")
-        if first == "summary" and rest:
+        if name in (DURATION, "status", "_id"):
+            return self._duration() if name == DURATION else self.status if name == "status" else self.id
+        part, _, rest = name.partition(".")
+        if part == "summary" and rest:
             metric, _, statistic = rest.rpartition(".")
             return self.summary.get(metric, {}).get(statistic)
-        if first in ("config", "info", "provenance", "summary"):
-            if first not in self._parts:
-                self._parts[first] = self._readable(lambda: self._part(first))
-            return entry_at(self._parts[first], rest)
-        return entry_at(self._readable(lambda: self.document), name)
+        if part not in PARTS:
+            return entry_at(self._readable(lambda: self.document), name)
+        return entry_at(self._read_part(part), rest)
 
-    def may_have(self, name: str) -> bool:
-        """Return False if the run was found with this field fetched and does not have it, else True.
+    def _duration(self) -> float | None:
+        status = self.status
+        lease = self.lease if status in ("DEAD", "RUNNING") else None
+        return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
+
+    def hold(self, fields: Mapping[str, Any]) -> None:
+        """Remember fields, so that nobody is asked for them again.
 
         Args:
-            name: The full name of a field, such as `config.lr`.
+            fields: Values by full name.
+        """
+        self._row |= fields
+
+    def may_have(self, name: str) -> bool:
+        """Tell whether the run may have a field: it has it, or the field was not fetched along.
+
+        Args:
+            name: The field's full name.
         """
         return self._row.get(name, True) is not None
 
     def _text(self, name: str) -> str:
-        """Return a field that is a text; of anything else, which a foreign record may hold, nothing."""
+        """Return a field that is a text; a foreign record may hold anything else, which counts as empty."""
         value = self[name]
         return value if isinstance(value, str) else ""
 
     @property
-    def sources(self) -> dict[str, Content]:
-        """Sources that the run was made of, by path below its base folder."""
-        return {content.name: content for content in self.stored("sources")}
-
-    @property
-    def resources(self) -> dict[str, Content]:
-        """Files that the run read, by path."""
-        return {content.name: content for content in self.stored("resources")}
+    def status(self) -> str:
+        """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, HELD, ...; RUNNING without a process is DEAD."""
+        return str(self._row.get("status") or self._true_status())
 
     @property
     def uid(self) -> str | None:
-        """Its id over all stores; None of a run that stock Sacred recorded."""
+        """Its globally unique id; None for a run of stock Sacred."""
         return self._text("uid") or None
 
     @property
@@ -363,58 +353,61 @@ class Run(abc.ABC):
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its start to its end, by now, or to its last heartbeat; the field `duration`."""
+        """Seconds from its start to its end, to now, or to its last heartbeat; the field `duration`."""
         return self[DURATION]
 
     @property
     def is_whole(self) -> bool:
-        """True if all of it is in its store: it is neither being added nor being removed."""
+        """Whether its store has all of it: it is neither being copied there nor being removed."""
         return self.status not in (COPYING, REMOVING)
 
     @property
     def is_living(self) -> bool:
-        """True if its process may still write it. A run whose record cannot be read is judged by its lease alone."""
+        """Whether its process may still write to it; if the record cannot be read, the lease alone decides."""
         try:
-            return self.status == "RUNNING"  # without a living process it reads as DEAD
+            return self.status == "RUNNING"  # a dead one reads as DEAD
         except StoreError:
             lease = self.lease
             return lease is not None and is_alive(lease)
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The processes that wrote it, the last one last; empty of a run of one. See `observers.record.resuming`."""
-        found = self.document.get("sessions")
-        found = [dict(one) for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-        if found:
-            # One that was killed could not say so itself.
-            found[-1] |= {"status": self.status, "stop_time": self["stop_time"]}
-        return found
+        """The processes that wrote it, the last one last; empty for a single one. See `observers.record.resuming`."""
+        sessions = _mappings_in(self.document.get("sessions"))
+        if sessions:
+            # A killed process could not record its end.
+            sessions[-1] |= {"status": self.status, "stop_time": self["stop_time"]}
+        return sessions
+
+    # ------------------------------------------------------------------ parts of the record
 
     @functools.cached_property
     def config(self) -> Map:
         """Its config."""
-        return Map(self._readable(lambda: self._part("config")))
+        return Map(self._read_part("config"))
 
     @functools.cached_property
     def info(self) -> Map:
         """The `info` that it wrote."""
-        return Map(self._readable(lambda: self._part("info")))
+        return Map(self._read_part("info"))
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Of every metric first, last, min, max and so on; see `observers.record.points.summaries.summarize`."""
-        found = self._readable(lambda: self._part("summary"))
-        return {name: value for name, value in found.items() if isinstance(value, dict)}
+        """First, last, min, max and so on of every metric; see `observers.record.points.summaries.summarize`."""
+        summary = self._read_part("summary")
+        return {name: value for name, value in summary.items() if isinstance(value, dict)}
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """Its origins: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
-        return self._readable(lambda: self._part("provenance"))
+        """Its origins: `git`, `packages`, `machine`; empty for a run of stock Sacred."""
+        return self._read_part("provenance")
 
     @property
     def diff(self) -> str:
-        """The changes that were not committed when it started."""
+        """The uncommitted changes when it started."""
         return entry_at(self.provenance, "git.diff") or ""
+
+    # ------------------------------------------------------------------ points
 
     @property
     def metrics(self) -> list[str]:
@@ -426,15 +419,15 @@ class Run(abc.ABC):
 
         Args:
             name: The metric.
-            num_points: At most as many, extremes kept; see `runs.query.decimation`.
+            num_points: Maximum number of points, extremes kept; see `runs.query.decimation`.
 
         Raises:
             StoreError: If there is no such metric.
         """
         series = self._series(name)
         if series is None:
-            there = ", ".join(self.metrics) or "none"
-            raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
+            known = ", ".join(self.metrics) or "none"
+            raise StoreError(f"run {self.id} has no metric {name!r}; there are: {known}")
         if num_points is None:
             return series
         from runs.query.decimation import downsample
@@ -442,39 +435,61 @@ class Run(abc.ABC):
         return downsample(series, num_points)
 
     def epochs_at(self, steps: np.ndarray) -> np.ndarray | None:
-        """Return the epoch at each step, such as 2.5 in the middle of the third; None if the record has no epochs.
-
-        Epochs come from validations of the training loop, or from a metric named `epoch`.
+        """Return the epoch at each step, with its fraction.
 
         Args:
-            steps: (n,) steps of a metric.
+            steps: (n,) steps.
+
+        Returns:
+            (n,) epochs; None if the record does not tell.
 
         Raises:
             StoreError: If the run cannot be read.
         """
         from runs.stores.epochs import epochs_at
 
-        return epochs_at(self, steps)
+        known = set(self.metrics)
+        return epochs_at(lambda name: self._series(name) if name in known else None, self.get, steps)
+
+    # ------------------------------------------------------------------ files
+
+    @property
+    def sources(self) -> dict[str, Content]:
+        """The run's source files, by path below the base folder."""
+        return self._by_name("sources")
+
+    @property
+    def resources(self) -> dict[str, Content]:
+        """Files that the run read, by path."""
+        return self._by_name("resources")
+
+    @property
+    def artifacts(self) -> dict[str, Content]:
+        """Files that the run made, by name."""
+        return self._by_name("artifacts")
+
+    @property
+    def checkpoints(self) -> dict[str, Content]:
+        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
+
+        In a database these are the checkpoints that were delivered or copied there, else those in the run's folder, if
+        the folder is on this machine.
+        """
+        return self._by_name("checkpoints")
+
+    def _by_name(self, kind: str) -> dict[str, Content]:
+        return {content.name: content for content in self.stored(kind)}
 
     @property
     def output(self) -> str:
         """All that the run wrote to its terminal."""
         return self.read_output()[0].decode("utf-8", "replace")
 
-    @property
-    def parent(self) -> Run | None:
-        """The run that it was started from, if there is one and it is in the store."""
-        uid = self._text("parent")
-        found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
-        return found[0] if found else None
-
-    def children(self) -> list[Run]:
-        """Return the runs that were started from it."""
-        return self.store.find([("parent", "==", self.uid)]) if self.uid else []
+    # ------------------------------------------------------------------ notes and relatives
 
     @property
     def tags(self) -> list[str]:
-        """Words that people attached to it."""
+        """Tags that people attached to it, sorted."""
         tags = self["tags"]
         return sorted(tags) if isinstance(tags, dict) else []
 
@@ -485,12 +500,27 @@ class Run(abc.ABC):
 
     @property
     def reproductions(self) -> list[dict[str, Any]]:
-        """Verdicts on it, or on what it reproduces, the oldest first; see `runs.rerun.reproducing`."""
-        found = self.document.get("reproductions")
-        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+        """Verdicts on it, or on the run that it reproduces, oldest first; see `runs.rerun.reproducing`."""
+        return _mappings_in(self.document.get("reproductions"))
 
     def notes(self) -> dict[str, Any]:
-        """Return what was noted about it when it had ended: tags, note, reproductions."""
+        """Return everything that was noted after its end: tags, note, reproductions."""
         reproductions = self.reproductions
         notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
         return {**notes, "reproductions": reproductions} if reproductions else notes
+
+    @property
+    def parent(self) -> Run | None:
+        """The run that it was started from, if that is in the store."""
+        uid = self._text("parent")
+        found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
+        return found[0] if found else None
+
+    def children(self) -> list[Run]:
+        """Return the runs that were started from it."""
+        return self.store.find([("parent", "==", self.uid)]) if self.uid else []
+
+
+def _mappings_in(value: Any) -> list[dict[str, Any]]:
+    """Return copies of the mappings in a list; a foreign record may hold anything else."""
+    return [dict(item) for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

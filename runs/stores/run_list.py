@@ -1,4 +1,4 @@
-"""`RunList`: runs that were found, which a notebook shows as a table."""
+"""`RunList`: a list of runs that a notebook shows as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runs.stores.settings import telling_settings
 
 __all__ = ["RunList"]
 
-# Configs that are read to find the settings that tell runs apart.
+# Number of configs to read for the settings that distinguish the runs.
 _MAX_READ = 20
 
 
@@ -21,17 +21,21 @@ class RunList(list[Run]):
     @overload
     def __getitem__(self, index: slice) -> RunList: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Run | RunList:
-        """Return one run, or several as a list that is shown likewise."""
+        """Return one run, or a slice as a `RunList`."""
         found = super().__getitem__(index)
         return RunList(found) if isinstance(found, list) else found
 
     def _repr_html_(self) -> str:
-        """Return the form of it that notebooks show."""
+        """Return the list as notebooks show it."""
         return self.as_html()
 
     def as_html(self, title: str = "") -> str:
-        """Return a table of the first runs as HTML that needs nothing else."""
-        from runs.drawing.forms import runs_form  # with numpy, which lists of runs do without
+        """Return a table of the first runs as self-contained HTML.
+
+        Args:
+            title: A text above the table.
+        """
+        from runs.drawing.forms import runs_form  # imports numpy, which lists of runs do without
 
         listed = [run.listed() for run in self]
         return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)

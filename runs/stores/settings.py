@@ -1,4 +1,4 @@
-"""Settings by which runs are known apart, and values that are the same."""
+"""Settings that distinguish runs, and the comparison of their values."""
 
 from __future__ import annotations
 
@@ -29,23 +29,30 @@ __all__ = [
 
 _MAX_SHOWN = 60
 _MAX_LABEL, _MAX_NAMES = 60, 4
-# Characters of a list or mapping that is compared as it is written.
+# Characters of JSON above which a list or mapping is compared by its digest.
 _LONG = 10_000
-# As many settings fit beside the other columns of a list.
+# Settings that fit beside the other columns of a list.
 _MAX_SETTINGS = 4
-# Entries of a config that people know a run by; a larger one would take minutes to compare with those of many runs.
+# Entries of a config to compare; comparing all entries of huge configs would take minutes.
 _MAX_TELLING = 2_000
 _PARAMETERS = "meta.sweep.parameters"
 _TYPED = "command line"
-# What `settings` reads of each run.
-_TOLD_BY = ("config", SWEEP, _PARAMETERS)
+# The fields that `settings` reads.
+_READ = ("config", SWEEP, _PARAMETERS)
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
 _PLAIN_KINDS = frozenset((bool, int, float, str, type(None)))
 _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 
 def identity(value: Any) -> tuple[str, Any]:
-    """Return what is equal for equal values: 1 and 1.0 are, 1 and True are not, a list is its items."""
+    """Return a hashable form of a value that is equal for equal values.
+
+    Args:
+        value: A JSON value. 1 equals 1.0, 1 does not equal True, NaN equals NaN; lists compare by their items.
+
+    Returns:
+        A kind, and a value of that kind.
+    """
     if isinstance(value, bool) or value is None:
         return type(value).__name__, value
     if isinstance(value, int | float):
@@ -60,7 +67,14 @@ def identity(value: Any) -> tuple[str, Any]:
 
 
 def fingerprint(value: Any) -> tuple[str, Any]:
-    """Return what is equal for equal values, as `identity`; of a long list or mapping a digest of how it is written."""
+    """Return a short hashable form of a value that is equal for equal values.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        Its `identity`; for a long list or mapping, a digest of its JSON.
+    """
     if not isinstance(value, Mapping | list | tuple) or not value:
         return identity(value)
     text = json.dumps(value, sort_keys=True, default=repr)
@@ -68,9 +82,16 @@ def fingerprint(value: Any) -> tuple[str, Any]:
 
 
 def show(value: Any) -> str:
-    """Return a value as short text, in the spelling that a filter takes."""
+    """Return a value as short text, in the spelling of filters.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        At most 60 characters; an ellipsis marks the rest.
+    """
     if isinstance(value, str):
-        # A text that could be taken for a number, or for more than one word, gets quotes.
+        # Quote a text that looks like a number, or has several words.
         text = value if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else repr(value)
     elif isinstance(value, float):
         text = repr(value) if not math.isfinite(value) or value != int(value) or abs(value) >= 1e15 else f"{value:g}"
@@ -82,15 +103,17 @@ def show(value: Any) -> str:
 
 
 def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None = None) -> list[str]:
-    """Return the entries of the configs in which runs differ, by their short names, sorted.
-
-    Of entries of one last name that are equal in every run, such as `lr` and `optimizer.lr`, the shortest stands.
+    """Return the entries in which the configs of runs differ.
 
     Args:
-        runs: Any.
-        without: Names that do not count, nor what lies below them or follows from them: with `seed`, neither does
-            `model.seed`, and with `optimizer.lr` no `lr` of the same values. With `optimizer.name`, `data.name` does.
-        most: So many entries of each config are looked at, those of few dots first; None for all.
+        runs: The runs.
+        without: Names to leave out, with entries below them and copies of them: `seed` also leaves out `model.seed`,
+            and `optimizer.lr` an `lr` with the same values; `optimizer.name` does not leave out `data.name`.
+        most: Maximum number of entries to compare in each config, those with the fewest dots first; None for all.
+
+    Returns:
+        Names without `config.`, sorted. Of entries with the same last part and the same values in every run, such as
+        `lr` and `optimizer.lr`, the shortest is listed.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
@@ -98,29 +121,34 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     rows = [_entries(config, most) for run, config in configs if config or not run.problem]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
-        # A row that was cut does not tell whether the run has the entry.
-        found_in = [row for row in rows if name in row or len(row) != most]
-        if not _are_different([row.get(name) for row in found_in]):
-            continue
-        values = tuple(fingerprint(row.get(name)) for row in rows)
-        last = name.rpartition(".")[2]
-        is_known = any(
-            name == other
-            or name.startswith(f"{other}.")
-            or last == other
-            or (last == other.rpartition(".")[2] and values == tuple(fingerprint(row.get(other)) for row in rows))
-            for other in known
-        )
-        if not is_known:
-            found.setdefault((last, values), name)
+        # A full row does not tell whether the run has the entry.
+        if _are_different([row.get(name) for row in rows if name in row or len(row) != most]):
+            values = _values(rows, name)
+            if not any(_is_copy(name, values, other, rows) for other in known):
+                found.setdefault((name.rpartition(".")[2], values), name)
     return sorted(found.values())
 
 
+def _values(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Hashable, ...]:
+    return tuple(fingerprint(row.get(name)) for row in rows)
+
+
+def _is_copy(name: str, values: tuple[Hashable, ...], other: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether an entry is another one, lies below it, or copies it."""
+    last = name.rpartition(".")[2]
+    if other in (name, last) or name.startswith(f"{other}."):
+        return True
+    return last == other.rpartition(".")[2] and values == _values(rows, other)
+
+
 def plain_config(run: Run) -> Mapping[str, Any]:
-    """Return the config of a run without making a Map of it, which takes a while for a large one.
+    """Return the config of a run without the cost of a `Map`.
+
+    Args:
+        run: The run.
 
     Raises:
-        StoreError: If it cannot be read, and the run is not listed among others; see `Run.listed`.
+        StoreError: If it cannot be read, unless the run is listed; see `Run.listed`.
     """
     config = run.get("config")
     return config if isinstance(config, Mapping) else run.config
@@ -131,22 +159,26 @@ def _entries(config: Mapping[str, Any], most: int | None) -> dict[str, Any]:
 
 
 def _are_different(values: Sequence[Any]) -> bool:
-    """Tell whether not all of some values are the same; see `identity`."""
+    """Tell whether values differ; see `identity`."""
     if len(values) < 2:
         return False
     first, kind = values[0], type(values[0])
     if kind in _PLAIN_KINDS and all(type(value) is kind and value == first for value in values):
-        return False  # as nearly all are
+        return False  # the usual case
     return len({fingerprint(value) for value in values}) > 1
 
 
 def settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings by which people know the runs apart, the shortest names first, and the seed last.
+    """Return the settings that distinguish runs.
 
-    A setting that some runs do not have, such as those of another experiment, differs if it does among the others.
-    Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
+    Args:
+        runs: The runs. Trials of one sweep are distinguished by its parameters alone.
+
+    Returns:
+        Short names, those with the fewest dots first, and the seed last. A setting counts if it differs among the runs
+        that have it; seeds that Sacred derives from the seed do not count.
     """
-    prefetch(runs, _TOLD_BY)
+    prefetch(runs, _READ)
     rows = [_entries(plain_config(run), _MAX_TELLING) for run in runs]
     found = []
     swept = parameters(runs)
@@ -158,9 +190,14 @@ def settings(runs: Sequence[Run]) -> list[str]:
 
 
 def origins(run: Run) -> dict[str, str]:
-    """Return what has set each entry of a config that is not at its default, by dotted name, those typed first.
+    """Return who set each entry of a config that is not at its default.
 
-    Of a run whose record does not say, such as one of stock Sacred, these are the entries that were typed.
+    Args:
+        run: The run.
+
+    Returns:
+        Origins by dotted name, typed entries first. A run whose record has no origins, such as one of stock Sacred, has
+        only the typed entries.
     """
     groups = run.get("meta.origins")
     found: dict[str, str] = {}
@@ -173,8 +210,15 @@ def origins(run: Run) -> dict[str, str]:
 
 
 def telling_settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings to show of runs in a list: all parameters of a sweep, else a few that differ."""
-    prefetch(runs, _TOLD_BY)
+    """Return the settings to show in a list of runs.
+
+    Args:
+        runs: The runs, some of which may be damaged.
+
+    Returns:
+        Short names: all parameters that differ in a sweep, else at most four settings.
+    """
+    prefetch(runs, _READ)
     readable = list(filter(_has_config, runs))
     names = settings(readable)
     return names if parameters(readable) else names[:_MAX_SETTINGS]
@@ -188,17 +232,31 @@ def _has_config(run: Run) -> bool:
 
 
 def parameters(runs: Sequence[Run]) -> list[str]:
-    """Return the parameters of the sweep that all of the runs are trials of, without the seed; of none, nothing."""
+    """Return the parameters of the sweep that all the runs are trials of.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        Names of entries of the config, sorted, without the seed; none if the runs are not trials of one sweep.
+    """
     sweeps = {run.get(SWEEP) for run in runs}
     if len(sweeps) != 1 or None in sweeps:
         return []
-    found = [run.get(_PARAMETERS) for run in runs]
-    names = {name for given in found if isinstance(given, Mapping) for name in given}
+    mappings = [run.get(_PARAMETERS) for run in runs]
+    names = {name for mapping in mappings if isinstance(mapping, Mapping) for name in mapping}
     return sorted(names - {"seed"})
 
 
 def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return for every run its id and what makes it differ from the others."""
+    """Return a label for every run: its id, and the settings that distinguish it.
+
+    Args:
+        runs: The runs.
+
+    Returns:
+        Labels of at most 60 characters by run, such as `run 3: lr=0.1, seed=2`.
+    """
     names = settings(runs)[:_MAX_NAMES]
     labels = {}
     for run in runs:

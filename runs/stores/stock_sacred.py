@@ -1,11 +1,11 @@
-"""Metrics in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
+"""Metrics as stock Sacred records them, in files and in MongoDB."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -16,42 +16,48 @@ __all__ = ["series_of"]
 
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
-    """Return a metric in Sacred's form, which is a mapping of `steps`, `values` and `timestamps`; None if it is none.
-
-    What is no number becomes NaN.
+    """Return the points of a metric in Sacred's form.
 
     Args:
-        entry: The metric; each of its parts is a list, or an array of numpy.
-        start: When the run started; without it, the times are NaN.
+        entry: A mapping of `steps`, `values` and `timestamps`, each a list or an array of numpy; a foreign record may
+            hold anything.
+        start: When the run started, without a zone; without it, the times are NaN.
+
+    Returns:
+        The points, with NaN for values that are no numbers; None if the entry is no metric.
     """
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list | np.ndarray):
+    if not isinstance(entry, Mapping) or not _is_array(entry.get("values")):
         return None
     values = _numbers(entry["values"]).astype(np.float64)
-    recorded, stamps = (entry.get(name) for name in ("steps", "timestamps"))
-    steps = _numbers(recorded) if isinstance(recorded, list | np.ndarray) and len(recorded) else np.arange(len(values))
+    recorded, stamps = entry.get("steps"), entry.get("timestamps")
+    steps = _numbers(recorded) if _is_array(recorded) and len(recorded) else np.arange(len(values))
     if (np.abs(steps) < 2**63).all() and (steps == np.trunc(steps)).all():
         steps = steps.astype(np.int64, copy=False)
     count = min(len(values), len(steps))
     times = np.full(count, np.nan)
-    if isinstance(stamps, list | np.ndarray) and start is not None:
-        found = _seconds(stamps[:count], start)
-        times[: len(found)] = found
+    if _is_array(stamps) and start is not None:
+        seconds = _seconds(stamps[:count], start)
+        times[: len(seconds)] = seconds
     return Series(steps[:count], values[:count], times)
 
 
-def _numbers(found: Sequence[Any] | np.ndarray) -> np.ndarray:
+def _is_array(value: Any) -> TypeGuard[list[Any] | np.ndarray]:
+    return isinstance(value, list | np.ndarray)
+
+
+def _numbers(values: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Return numbers as int64 or float64."""
-    if isinstance(found, np.ndarray) and found.dtype.kind in "if":
-        return found.astype(np.int64 if found.dtype.kind == "i" else np.float64, copy=False)
-    return np.array([_number(value) for value in found], np.float64)
+    if isinstance(values, np.ndarray) and values.dtype.kind in "if":
+        return values.astype(np.int64 if values.dtype.kind == "i" else np.float64, copy=False)
+    return np.array([_number(value) for value in values], np.float64)
 
 
 def _seconds(stamps: Sequence[Any] | np.ndarray, start: datetime) -> np.ndarray:
-    """Return times (n,) as seconds since the start; NaN for what is no time."""
+    """Return times (n,) as seconds since the start; NaN for values that are no times."""
     if isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
         return (stamps.astype("M8[us]") - np.datetime64(start, "us")).astype(np.int64) / 1e6
-    found = (stamp if isinstance(stamp, datetime) else time_of(stamp) for stamp in list(stamps))
-    return np.array([math.nan if at is None else (at - start).total_seconds() for at in found], np.float64)
+    times = (stamp if isinstance(stamp, datetime) else time_of(stamp) for stamp in list(stamps))
+    return np.array([math.nan if at is None else (at - start).total_seconds() for at in times], np.float64)
 
 
 def _number(value: Any) -> float:

@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
-import re
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from observers.errors import ArtifactError
-from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
-from runs.stores.adding import Copied, StagedRun, staging_folder
-from runs.stores.catalog import NEWEST_FIRST, Catalog
-from runs.stores.removing import GRACE_S, Discarded, Removed
+from runs.drawing.markup import escape
+from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.query.filters import Filter, names_in, parse_filter
+from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
+from runs.query.question import Question
+from runs.stores.adding import Copied, StagedRun
+from runs.stores.backend import Backend
+from runs.stores.notes import check_tags, with_reproduction, with_tags, with_text
+from runs.stores.removing import Discarded, Removed
+from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
+from runs.stores.run_list import RunList
+from runs.stores.trash import Trash
+
+if TYPE_CHECKING:
+    import pandas
+
+    from observers.record.points.points import Series
+    from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Store"]
 
+NEWEST_FIRST = "-start_time"
+_WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
+_MAX_WATCHED = 200
+# Runs that a notebook shows of a store.
+_SHOWN = 20
 
-class Store(Catalog):
-    """All runs of one place, a folder or a database: found and read (`Catalog`), tagged, removed and added.
 
-    A store serves one thread. It holds an index or a connection until it is closed, by `close` or by a `with` block.
+class Store:
+    """All runs of one place, a folder or a database: find, read, tag, remove and add them.
+
+    A store serves one thread. It holds an index or a connection until you close it, by `close` or with a `with` block.
     Every method raises StoreError if the folder or the database cannot be read or written.
+
+    Args:
+        backend: The folder or the database; `open_store` chooses it.
+
+    Attributes:
+        where: The folder, or the URL without credentials.
+        backend: The folder or the database, with operations that users do not need.
+        on_progress: Called now and then during long work with the task, the amount done and the total.
+        max_age_s: Age in seconds that the answers of `find` and `count` may have; 0 for none. Checking a folder of
+            20,000 runs for changes takes 0.15 s, which a page that refreshes can save.
 
     Example:
         with open_store("my_runs") as store:
@@ -34,26 +64,330 @@ class Store(Catalog):
             print(store.frame("tags.baseline=True", columns=["optimizer.lr", "result"]))
     """
 
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.where = backend.where
+        self.on_progress: Callable[[str, int, int], None] | None = None
+        self.max_age_s = 0.0
+        self._trash = Trash(backend)
+        # Names of fields that some run has.
+        self._known_fields: set[str] = set()
+        backend.store = self
+
+    def __repr__(self) -> str:
+        return f"Store({self.where!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the place, for a database with the credentials of its URL; unpickling opens it again."""
+        return Store, (self.backend,), {"max_age_s": self.max_age_s}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the store itself: deep copies of runs belong to it."""
+        return self
+
+    def close(self) -> None:
+        """Close the index or the connection."""
+        self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ finding
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self.backend.find(Question()))
+
+    def __bool__(self) -> bool:
+        """Return True, even without runs."""
+        return True
+
+    def __iter__(self) -> Iterator[Run]:
+        """Iterate over all present runs, newest first."""
+        return iter(self.find())
+
+    def _repr_html_(self) -> str:
+        """Return the store as notebooks show it: its newest runs."""
+        try:
+            newest, count = self.latest(_SHOWN), len(self)
+        except StoreError as error:
+            return escape(str(error))
+        return newest.as_html(f"{self.where}: {count} run{'s' * (count != 1)}, the newest first")
+
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+        offset: int = 0,
+    ) -> RunList:
+        """Return the runs that meet a filter, as a list that a notebook shows as a table with curves.
+
+        Args:
+            filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
+                and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `runs.Words("...")` for a text
+                search; None for all runs. Fields are entries of the config, statistics of metrics (`val/loss.min`),
+                and `status`, `start`, `duration` (seconds) and so on; see `runs.query.names`.
+            sort: A field, prefixed with `-` for descending order. Numbers come before texts; runs without the field,
+                or with a NaN, come last in either direction. None sorts by id.
+            limit: Maximum number of runs.
+            columns: Fields to fetch with the runs, so that `run[name]` reads no more; by default `DEFAULT_COLUMNS`.
+            offset: Number of runs to skip.
+
+        Raises:
+            FilterError: If the filter is malformed, or no run has one of the fields; the message suggests similar
+                names. `provenance` and other large parts can only be columns.
+            StoreError: If the store cannot be read.
+        """
+        question = Question.of(filter, sort, limit, DEFAULT_COLUMNS if columns is None else columns, offset)
+        _require_searchable(question.judged)
+        fetched = question.columns if question.by in COMMON_FIELDS else (*question.columns, question.by)
+        found = self.backend.find(dataclasses.replace(question, columns=fetched))
+        self._check_names(question.tree, {question.by, *map(full_name, columns or ())}, found)
+        return RunList(found)
+
+    def latest(self, n: int = 1) -> RunList:
+        """Return the `n` runs that started last, newest first."""
+        return self.find(limit=n)
+
+    def get(self, key: str | int) -> Run:
+        """Return one run.
+
+        Args:
+            key: Its id, its uid, an unambiguous beginning of its uid, or `latest`.
+
+        Raises:
+            RunNotFoundError: If there is no such run, or more than one.
+        """
+        text = str(key).strip()
+        if text == "latest":
+            found = self.latest(1)
+            if not found:
+                raise RunNotFoundError(f"there is no run in {self.where} yet")
+            return found[0]
+        run = self.backend.by_id([text]).get(text)
+        if run is not None:
+            return run
+        if text:
+            # A uid with this beginning lies between the text and the text followed by more than any digit.
+            found = self.find([("uid", ">=", text), ("uid", "<", f"{text}g")], limit=6)
+            if len(found) == 1:
+                return found[0]
+            if found:
+                ids = ", ".join(f"{run.id} ({run.uid})" for run in found[:5])
+                raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
+        raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
+
+    def get_all(self, keys: Iterable[str | int]) -> list[Run]:
+        """Return several runs, each once, in the order of their keys.
+
+        Args:
+            keys: See `get`.
+
+        Raises:
+            RunNotFoundError: As `get` does.
+        """
+        texts = list(dict.fromkeys(str(key).strip() for key in keys))
+        known = self.backend.by_id([text for text in texts if text != "latest"])
+        return list(dict.fromkeys(known.get(text) or self.get(text) for text in texts))
+
+    def count(self, filter: Any = None, limit: int | None = None) -> int:
+        """Return the number of runs that meet a filter.
+
+        Args:
+            filter: See `find`.
+            limit: Where to stop counting, so that a database need not check every run.
+
+        Raises:
+            FilterError: If the filter is malformed; a field that no run has is no error here.
+            StoreError: If the store cannot be read.
+        """
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs to count, or None for all")
+        tree = parse_filter(filter)
+        _require_searchable(names_in(tree))
+        return self.backend.count(tree, limit)
+
+    def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
+        """Yield every run that is new or has changed, for ever; first the newest runs as they are.
+
+        Only the newest runs are watched: an old one that changes long after its end is missed.
+
+        Args:
+            filter: See `find`.
+            interval_s: Seconds between two checks.
+
+        Raises:
+            FilterError: With the first run, as `find` does.
+        """
+        found: list[Run] = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
+        question = Question.of(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
+        seen: dict[str, tuple[Any, ...]] = {}
+        while True:
+            for run in reversed(found):
+                state = tuple(run[name] for name in _WATCHED)
+                if seen.get(run.id) != state:
+                    seen[run.id] = state
+                    yield run
+            time.sleep(interval_s)
+            found = self.backend.find(question)
+
+    def frame(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pandas.DataFrame:
+        """Return runs as a pandas DataFrame, a row each, indexed by id; times are datetimes in UTC.
+
+            store.frame("model.name=cnn", columns=["lr", "duration", "val/accuracy.max"]).groupby("lr").mean()
+
+        Args:
+            filter, sort, limit: See `find`.
+            columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
+
+        Unreadable parts of a damaged record are missing; `frame.attrs["problems"]` has the reason by the run's id, and
+        a warning is logged.
+
+        Raises:
+            FilterError: As `find` does.
+        """
+        from runs.stores.frames import run_frame
+
+        return run_frame(self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns), columns)
+
+    def curves(
+        self,
+        names: str | Sequence[str],
+        where: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        num_points: int | None = None,
+    ) -> pandas.DataFrame:
+        """Return the points of metrics of many runs as one pandas DataFrame, a row for each point.
+
+            store.curves("val/loss", where="model.name=cnn").pivot_table("value", "step", "id").plot()
+
+        The columns are `id` (of the run), `metric`, `step`, `epoch` (NaN if the record does not tell), `value`, `time`
+        (seconds since the run started) and `wall_time` (a datetime in UTC). A run without a metric has no rows of it.
+
+        Args:
+            names: A metric, or several.
+            where, sort, limit: The runs; see the filter of `find`.
+            num_points: Maximum number of points of each curve, extremes kept; see `Run.metric`.
+
+        Raises:
+            FilterError: As `find` does.
+            StoreError: If no run has one of the metrics, or one cannot be read.
+        """
+        from runs.stores.frames import curve_frame
+
+        names = [names] if isinstance(names, str) else list(names)
+        return curve_frame([run.listed() for run in self.find(where, sort, limit)], names, num_points)
+
+    # ------------------------------------------------------------------ fields and their names
+
+    def fields(self) -> list[str]:
+        """Return the full names of the runs' fields; a database reads its newest runs only."""
+        return self.backend.fields()
+
+    def check_field(self, name: str) -> None:
+        """Reject a field that no run has, if there are runs.
+
+        Args:
+            name: The field, short or full.
+
+        Raises:
+            FilterError: If no run has it; the message suggests similar names.
+            StoreError: If the store cannot be read.
+        """
+        name = full_name(name)
+        if name in COMMON_FIELDS or name in self._known_fields:
+            return
+        if not self.backend.has_field(name) and self.backend.find(Question(limit=1)):
+            near = similar_names(name, {*self.fields(), *COMMON_FIELDS})
+            hint = f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
+            raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
+        self._known_fields.add(name)
+
+    def _check_names(self, tree: Filter, asked: set[str], found: Sequence[Run]) -> None:
+        """Reject fields that no run has. Only names without a value are looked up, so that good questions are fast."""
+        doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
+        if not found:
+            # That no run has a tag, or lacks a field, is an answer.
+            doubtful |= {name for name in names_in(tree, with_value=True) if not name.startswith("tags.")}
+        for name in sorted(doubtful):
+            self.check_field(name)
+
+    def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
+        """Return id and reason for every run that cannot be read completely.
+
+        Args:
+            max_age_s: Age that the answer may have; a database checks every document for it.
+        """
+        return self.backend.unreadable(max_age_s)
+
+    # ------------------------------------------------------------------ reading ahead
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:
+        """Fetch fields of many runs at once, so that each run need not ask the store.
+
+        Fields that cannot be fetched are left for the run to report. A folder has nothing to fetch.
+
+        Args:
+            runs: Runs of this store.
+            names: Full names of fields; `config`, `info`, `summary` or `provenance` as a whole; `metrics` for the names
+                of the metrics.
+        """
+        self.backend.prefetch(runs, names)
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        """Yield each run with the points of a metric, in the order of the runs.
+
+        Args:
+            runs: Runs of this store.
+            metric: Name of the metric.
+
+        Yields:
+            The run and its points; None where it lacks the metric.
+        """
+        return self.backend.each_series(runs, metric)
+
+    # ------------------------------------------------------------------ versions of artifacts
+
+    def artifacts(self) -> list[str]:
+        """Return the names of the versioned artifacts, sorted."""
+        return self.backend.artifacts()
+
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        """Return all readable versions of an artifact, oldest first; none for an unknown name."""
+        return self.backend.artifact_versions(name)
+
     # ------------------------------------------------------------------ notes
 
     def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
-        """Attach words to a run, and take others away; return the run as it is now.
+        """Attach tags to a run, and take others away; return the run as it is now.
 
-        A tag is found as the field `tags.WORD`: `find("tags.best=True")`.
+        A tag is the field `tags.NAME`: `find("tags.best=True")`.
+
+        Args:
+            run: The run.
+            add: Tags to attach, of letters, digits, `-` and `_`.
+            remove: Tags to take away.
 
         Raises:
-            FilterError: If a tag is no word of letters, digits, `-` and `_`.
+            FilterError: If a tag has other characters.
             StoreError: If the store cannot be written.
         """
         add, remove = list(add), set(remove)
-        for tag in add:
-            if not re.fullmatch(r"[\w-]+", tag):
-                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
-
-        def tags(now: Run) -> Mapping[str, Any]:
-            return {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}}
-
-        return self._note(run, tags)
+        check_tags(add)
+        return self._note(run, lambda now: with_tags(now, add, remove))
 
     def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
         """Replace the note on a run; return the run as it is now.
@@ -61,180 +395,107 @@ class Store(Catalog):
         Args:
             run: The run.
             text: The new note.
-            was: The note that is replaced; without it, whatever there is.
+            was: The note to replace; by default any.
 
         Raises:
-            ChangedError: If the note is not what it `was`, and then it stays.
+            ChangedError: If the present note differs from `was`; it stays.
             StoreError: If the store cannot be written.
         """
-
-        def note(now: Run) -> Mapping[str, Any]:
-            if was is not None and now.note != was:
-                raise ChangedError(f"the note of run {run.id} has changed; read it, and combine both")
-            return {"note": text}
-
-        return self._note(run, note)
+        return self._note(run, lambda now: with_text(now, text, was))
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
 
         Args:
             run: The run.
-            entry: Of the form that `runs.rerun.reproducing` makes.
+            entry: The verdict, as `runs.rerun.reproducing` makes it.
 
         Raises:
             StoreError: If the store cannot be written.
         """
-        return self._note(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
+        return self._note(run, lambda now: with_reproduction(now, entry))
 
     def _note(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> Run:
-        self.get(run.id)._change_notes(change)
+        self.backend.change_notes(self.get(run.id), change)
         return self.get(run.id)
 
     # ------------------------------------------------------------------ removing
 
     def remove(self, runs: Iterable[Run]) -> Removed:
-        """Remove runs, and reclaim the contents that no other run uses.
+        """Remove runs for good, and delete contents that no other run uses.
 
-        A run goes at once, or not at all: whatever is killed in between leaves no half of a run that looks like a
-        whole one, and `collect` takes the rest away. Contents of sources, resources and media are shared: one goes
-        when no run that is left names it and nothing touched it for an hour, as a run that starts now may be about to
-        name it. Versions of artifacts have names of their own, and stay.
+        A run is removed completely or not at all: a killed removal leaves nothing that looks like a whole run, and
+        `collect` deletes the rest. Runs share the contents of sources, resources and media. A content is deleted when
+        no remaining run names it and nothing touched it for an hour, as a starting run may be about to name it.
+        Versions of artifacts have their own names, and stay.
 
-        A run is removed from this store alone. Another store that it is in keeps it, and `runs sync` does not bring it
-        back.
+        Other stores keep their copy of a run, and `runs sync` does not bring it back.
+
+        Args:
+            runs: Runs of this store.
 
         Raises:
             StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
         """
-        removed = Removed(self._for_each(runs, lambda run: run._remove()))
-        self._reclaim(removed, GRACE_S)
-        return removed
+        return self._trash.remove(runs)
 
     def discard(self, runs: Iterable[Run]) -> Removed:
-        """Move runs into the trash, where nothing finds them; `restore` brings them back until `collect` removes them.
+        """Move runs to the trash, where `find` and `get` ignore them; `restore` brings them back until `collect`.
+
+        Args:
+            runs: Runs of this store.
 
         Raises:
             StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
         """
-        return Removed(self._for_each(runs, lambda run: run._discard()))
-
-    def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
-        chosen = list({run.id: self._same(run) for run in runs}.values())
-        for run in chosen:
-            if run.is_living:
-                raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
-        for number, run in enumerate(chosen):
-            self.tell("removing runs", number, len(chosen))
-            remove(run)
-        self.tell("removing runs", len(chosen), len(chosen))
-        return [run.id for run in chosen]
+        return self._trash.discard(runs)
 
     def trash(self) -> list[Discarded]:
-        """Return the runs in the trash, the one discarded last first.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
-        return [one for one, _ in self._trash()]
-
-    def _same(self, run: Run) -> Run:
-        """Return a run as it is now.
-
-        Raises:
-            StoreError: If its id is that of another run by now.
-        """
-        now = self.get(run.id)
-        try:
-            is_another = run.uid != now.uid
-        except StoreError:  # of a damaged record the id is all there is
-            return now
-        if is_another:
-            raise StoreError(f"run {run.id} is a different run now; nothing is removed: list the runs again")
-        return now
-
-    @abc.abstractmethod
-    def _trash(self) -> list[tuple[Discarded, Any]]:
-        """Return the runs in the trash, each with what `_restore` brings it back by, whatever others do meanwhile."""
+        """Return the runs in the trash, last discarded first."""
+        return self._trash.listed()
 
     def restore(self, key: str | int) -> Run:
-        """Bring a run back out of the trash, under its id, or in a folder under the next number if that is taken.
+        """Bring a run back from the trash, under its id; in a folder, under the next number if its id is taken.
 
         Args:
-            key: The id that it had, its uid, or an unambiguous beginning of its uid. Of runs that had the same id the
-                one discarded last is meant.
+            key: The id that it had, its uid, or an unambiguous beginning of its uid. If several runs had the same id,
+                the last discarded one returns.
 
         Raises:
-            RunNotFoundError: If none is in the trash, or more than one is meant.
-            StoreError: If the store cannot be written, a run of its uid is there, or another process took it first.
+            RunNotFoundError: If the trash has no such run, or more than one.
+            StoreError: If the store cannot be written or has a run with this uid, or another process was faster.
         """
-        text, there = str(key).strip(), self._trash()
-        found = [pair for pair in there if pair[0].id == text][:1] or [
-            pair for pair in there if text and pair[0].uid and pair[0].uid.startswith(text)
-        ]
-        if len(found) != 1:
-            what = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
-            raise RunNotFoundError(f"{what} in the trash of {self.where}; list it with: python -m runs restore")
-        [(one, place)] = found
-        if one.uid and self._run_of_uid(one.uid) is not None:
-            raise StoreError(f"run {one.uid} is in {self.where} already; it stays in the trash")
-        id = self._restore(place)
-        run = self._run_of_id(id)
-        if run is None:
-            raise StoreError(f"run {id} came back, and another process has removed it again")
-        return run
-
-    @abc.abstractmethod
-    def _restore(self, place: Any) -> str:
-        """Bring back the run that `_trash` has with that place, and return its id.
-
-        Raises:
-            StoreError: If it no longer exists.
-        """
+        return self._trash.restore(key)
 
     def collect(self) -> Removed:
-        """Remove what is in the trash, what removals, copies and imports left when killed, and contents without a run.
-
-        Raises:
-            StoreError: If the store cannot be read or written.
-        """
-        removed = Removed()
-        self._reclaim(removed, GRACE_S, empties_trash=True)
-        return removed
-
-    @abc.abstractmethod
-    def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
-        """Take away what is of no use any more and was not touched for `grace_s` seconds; add it to `removed`."""
+        """Delete the trash, leftovers of killed removals, copies and imports, and contents without a run."""
+        return self._trash.collect()
 
     # ------------------------------------------------------------------ adding
 
     @property
     def recording_folder(self) -> Path | None:
-        """The folder that a process of this machine records below, for its runs to be in this store; None if none is.
-
-        Into a store without one, runs come from elsewhere, by `add`.
-        """
-        return None
+        """The folder whose runs belong to this store when a process of this machine records there; None if none."""
+        return self.backend.recording_folder
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
-        """Give an empty folder to make runs ready in for `add`, where that takes no copies; it goes in the end.
-
-        Raises:
-            StoreError: If it cannot be made.
-        """
-        return staging_folder()
+        """Return an empty folder, for a `with` block, in which to prepare runs for `add`."""
+        return self.backend.staging()
 
     def add(self, staged: StagedRun) -> Copied:
-        """Add a run that was made ready in `staging`, unless a run of its uid is there.
+        """Add a run that was prepared in `staging`, unless a run with its uid is there.
 
-        It comes at once, with the next free id. An `add` that is killed leaves nothing in a folder that is taken for a
-        run, and in a database a run that says COPYING, which the next `add` of it finishes.
+        It appears at once, with the next free id. If `add` is killed, a folder has nothing that looks like a run, and a
+        database has a run with the status COPYING, which the next `add` of it finishes.
+
+        Args:
+            staged: The run.
 
         Raises:
             StoreError: If the store cannot be written, or the run is damaged.
         """
         try:
-            return self._add(staged)
+            return self.backend.add(staged)
         except ArtifactError as error:
             raise StoreError(str(error)) from error
         except OSError as error:
@@ -242,18 +503,19 @@ class Store(Catalog):
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise StoreError(f"the record of the run is damaged ({type(error).__name__}: {error})") from error
 
-    @abc.abstractmethod
-    def _add(self, staged: StagedRun) -> Copied:
-        """Do what `add` does; errors of the disk and of damaged records are turned into StoreError there."""
+    def tell(self, task: str, done: int, total: int) -> None:
+        """Report progress to `on_progress`.
 
-    # ------------------------------------------------------------------ being open
+        Args:
+            task: The task, such as `removing runs`.
+            done: The amount done.
+            total: The total.
+        """
+        if self.on_progress is not None:
+            self.on_progress(task, done, total)
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Let go of what is open."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+def _require_searchable(names: Iterable[str]) -> None:
+    for name in sorted(names):
+        if not is_searchable(name):
+            raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")

@@ -1,10 +1,10 @@
-"""Whole runs as one file, and back.
+"""Complete runs as one file, and back.
 
-An archive is a ZIP file: a folder of runs in our layout, with the sources, resources and versions of artifacts that its
-runs name, and `manifest.json` with length and SHA-256 of every member. Unpacked by any tool it is a store.
+An archive is a ZIP file: a folder of runs in the lab's layout, with the sources, resources and versions of artifacts
+that its runs name, and `manifest.json` with size and SHA-256 of every member. Any tool can unpack it into a store.
 
-What comes in is not trusted: an archive with anything else in it, or anything that is not as its manifest says, is
-refused as a whole before a run is taken.
+Archives are not trusted: one with any other member, or with a member that differs from the manifest, is rejected before
+a run is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -29,8 +29,8 @@ from observers.record.schema import RUN
 from runs.drawing.output_file import check_output, is_stream, writing
 from runs.errors import ArchiveError, RunsError, StoreError
 from runs.stores.adding import Copied
-from runs.stores.folders.store import FolderStore
-from runs.stores.run import Run, RunStore
+from runs.stores.opening import open_store
+from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.unloading import unload
 
@@ -40,7 +40,7 @@ FORMAT = "sacristan-archive-1"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 256 * 2**20
 MAX_MEMBERS = 1_000_000
-# Records are no bombs: what unpacks to more than this, and to a hundred times the archive, is none of ours.
+# Against ZIP bombs: runs unpack to at most so many bytes, or a hundred times the size of the archive.
 PLAIN_BYTES, MAX_RATIO = 2**30, 100
 _CHUNK_BYTES = 2**20
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -57,8 +57,8 @@ class Exported:
 
     Attributes:
         num_files: Number of files in it.
-        num_bytes: Length of the archive.
-        left_out: What could not be taken over, a sentence each.
+        num_bytes: Size of the archive.
+        left_out: A sentence for each part of a run that could not be exported.
     """
 
     num_files: int
@@ -66,23 +66,23 @@ class Exported:
     left_out: tuple[str, ...]
 
 
-# ---------------------------------------------------------------------- out
+# ---------------------------------------------------------------------- exporting
 
 
 def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = False) -> Exported:
-    """Write whole runs into one archive, a ZIP file that `import_runs` takes and that is a folder of runs if unpacked.
+    """Export complete runs into one archive, a ZIP file that `import_runs` reads and that unpacks to a folder of runs.
 
     Args:
         runs: Runs that have ended, of any stores.
         path: The archive.
-        overwrite: Whether a file that is there already is replaced.
+        overwrite: Whether to replace an existing file.
 
     Returns:
-        Number of files, length, and what could not be taken over.
+        Number of files, size, and what could not be exported.
 
     Raises:
-        StoreError: If a run is running or cannot be read, or the file is there already or cannot be written; then
-            there is no new file.
+        StoreError: If a run is running or cannot be read, or the file exists already or cannot be written. Then no file
+            is written.
 
     Example:
         with open_store("my_runs") as store:
@@ -92,28 +92,40 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
     check_output(path, overwrite=overwrite)
     left_out: list[str] = []
     try:
-        # On the same disk as the archive, where there is room for it.
+        # On the disk of the archive, which needs the room anyway.
         with staging_beside(path) as base:
-            listed = []
-            for number, run in enumerate(runs, 1):
-                run = run.store.get(run.id)
-                if run.is_living or not run.is_whole:
-                    raise StoreError(f"run {run.id} is {run.status}; export it when it is whole")
-                staged = unload(run, base, str(number))
-                left_out += [f"run {run.id}: {text}" for text in staged.left_out]
-                listed.append({"folder": str(number), "uid": staged.uid, "name": run.name, "id": run.id})
-            files = sorted(found for found in base.rglob("*") if found.is_file())
+            entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
             with writing(path, overwrite=overwrite) as stream:
-                count = _write(stream, base, files, listed, runs[0].store if runs else None, left_out)
+                count = _write(stream, base, entries, runs[0].store.tell if runs else None, left_out)
                 num_bytes = stream.seek(0, os.SEEK_END)
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
     return Exported(count, num_bytes, tuple(left_out))
 
 
+def _unload(run: Run, base: Path, folder: str, left_out: list[str]) -> dict[str, str]:
+    """Write a run as it is now into a folder of `base`, and return its entry in the manifest."""
+    run = run.store.get(run.id)
+    if run.is_living or not run.is_whole:
+        raise StoreError(f"run {run.id} is {run.status}; export it when it is whole")
+    staged = unload(run, base, folder)
+    left_out += [f"run {run.id}: {text}" for text in staged.left_out]
+    return {"folder": folder, "uid": staged.uid, "name": run.name, "id": run.id}
+
+
 @contextlib.contextmanager
 def staging_beside(path: Path) -> Iterator[Path]:
-    """Give a folder for what is not whole yet, beside `path`, or elsewhere if that is a pipe; it goes in the end."""
+    """Create a temporary folder beside a file, or elsewhere if the file is a pipe; delete it at the end of the block.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The folder.
+
+    Raises:
+        OSError: If it cannot be created.
+    """
     beside = None if is_stream(path) else path.parent
     if beside is not None:
         beside.mkdir(parents=True, exist_ok=True)
@@ -122,39 +134,50 @@ def staging_beside(path: Path) -> Iterator[Path]:
 
 
 def _write(
-    stream: BinaryIO, base: Path, files: Sequence[Path], listed: list[dict], store: RunStore | None, left_out: list[str]
+    stream: BinaryIO,
+    base: Path,
+    entries: list[dict[str, str]],
+    tell: Callable[[str, int, int], None] | None,
+    left_out: list[str],
 ) -> int:
-    manifest: dict[str, Any] = {"format": FORMAT, "runs": listed, "files": {}}
+    """Write an archive of all files below `base`; return their number."""
+    names = sorted(path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file())
+    folders = {entry["folder"] for entry in entries}
+    manifest: dict[str, Any] = {"format": FORMAT, "runs": entries, "files": {}}
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
-        for number, path in enumerate(files):
-            name = path.relative_to(base).as_posix()
-            if not _is_ours(name, {one["folder"] for one in listed}):
+        for number, name in enumerate(names):
+            if tell is not None and number % 100 == 0:
+                tell("packing files", number, len(names))
+            if _is_member(name, folders):
+                manifest["files"][name] = _pack(archive, base / name, name)
+            else:
                 left_out.append(f"{name!r}: no file in an archive may be called so")
-                continue
-            if store is not None and number % 100 == 0:
-                store.tell("packing files", number, len(files))
-            digest, length = hashlib.sha256(), 0
-            with path.open("rb") as source, archive.open(_info(name), "w", force_zip64=True) as target:
-                while piece := source.read(_CHUNK_BYTES):
-                    digest.update(piece)
-                    length += len(piece)
-                    target.write(piece)
-            manifest["files"][name] = {"bytes": length, "sha256": digest.hexdigest()}
         archive.writestr(_info(MANIFEST), json.dumps(manifest, indent=1))
-    if store is not None:
-        store.tell("packing files", len(files), len(files))
+    if tell is not None:
+        tell("packing files", len(names), len(names))
     return len(manifest["files"])
 
 
+def _pack(archive: zipfile.ZipFile, path: Path, name: str) -> dict[str, Any]:
+    """Write one member, and return its entry in the manifest."""
+    digest, num_bytes = hashlib.sha256(), 0
+    with path.open("rb") as source, archive.open(_info(name), "w", force_zip64=True) as target:
+        while piece := source.read(_CHUNK_BYTES):
+            digest.update(piece)
+            num_bytes += len(piece)
+            target.write(piece)
+    return {"bytes": num_bytes, "sha256": digest.hexdigest()}
+
+
 def _info(name: str) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)  # of 1980: the same runs make the same archive
+    info = zipfile.ZipInfo(name)  # dated 1980, so that equal runs make equal archives
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = (stat.S_IFREG | 0o644) << 16
     return info
 
 
-def _is_ours(name: str, folders: set[str]) -> bool:
-    """Tell whether a member may be called so."""
+def _is_member(name: str, folders: set[str]) -> bool:
+    """Tell whether an archive may have a member of this name, beside or in the folders of its runs."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -165,22 +188,22 @@ def _is_ours(name: str, folders: set[str]) -> bool:
     return (len(path.parts) > 1 and path.parts[0] in folders) or _BESIDE.fullmatch(name) is not None
 
 
-# ---------------------------------------------------------------------- in
+# ---------------------------------------------------------------------- importing
 
 
 def import_runs(path: str | Path, store: Store, max_bytes: int | None = None) -> list[Copied]:
-    """Import all runs of an archive into a store; a run that is there already is left as it is.
+    """Import all runs of an archive into a store; runs that the store has already stay unchanged.
 
     Args:
         path: The archive, as `export_runs` writes it.
-        store: The store to import into; `open_store(where, create=True)` makes the folder of a new one.
-        max_bytes: How much it may unpack to; by default a hundred times its own length, or a gigabyte.
+        store: The store to import into; `open_store(where, create=True)` creates the folder of a new one.
+        max_bytes: Maximum size of the unpacked archive; by default a hundred times its own size, or a gigabyte.
 
     Returns:
         For each run of the archive the run in the store, and whether it is new.
 
     Raises:
-        ArchiveError: If it is no archive of runs, or something in it is not as it should be; then no run is imported.
+        ArchiveError: If the file is no archive of runs, or damaged. Then no run is imported.
         StoreError: If a run is damaged, or the store cannot be written.
 
     Example:
@@ -191,12 +214,12 @@ def import_runs(path: str | Path, store: Store, max_bytes: int | None = None) ->
     path = Path(path)
     with store.staging() as base:
         folders = _unpack(path, base / "in", max_bytes, store)
-        with FolderStore(base / "in") as archived:
+        with open_store(base / "in") as archived:
             staged = []
             for number, folder in enumerate(folders):
                 store.tell("reading runs", number, len(folders))
                 try:
-                    # Each apart, as taking one moves what is shared.
+                    # Each into a folder of its own, as adding one moves shared contents.
                     staged.append(unload(archived.get(folder), base / f"out-{number}"))
                 except RunsError as error:
                     raise ArchiveError(f"{path}: {error}; nothing is imported") from error
@@ -224,10 +247,9 @@ def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list
         _refuse(path, f"it is damaged, or no ZIP file ({error})")
     except OSError as error:
         _refuse(path, f"it cannot be unpacked ({error.strerror or error})")
-    except Exception as error:
-        # What zlib and struct make of bytes from outside.
-        if isinstance(error, RunsError):
-            raise
+    except RunsError:
+        raise
+    except Exception as error:  # zlib and struct raise almost anything
         _refuse(path, f"it is damaged ({type(error).__name__}: {error})")
     return folders
 
@@ -237,18 +259,21 @@ def _checked_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.
     if len(archive.infolist()) > MAX_MEMBERS:
         _refuse(path, f"it has {len(archive.infolist())} members, expected at most {MAX_MEMBERS}")
     for info in archive.infolist():
-        # `filename` ends at a NUL, and has other separators replaced: only what is written there counts.
+        # zipfile cuts `filename` at a NUL and replaces separators; only the original name counts.
         if relative_path(info.orig_filename) is None or info.orig_filename != info.filename:
             _refuse(path, f"it has a member {info.orig_filename!r}, which does not stay in its folder")
         if info.filename in members:
             _refuse(path, f"it has two members {info.filename!r}")
-        kind = stat.S_IFMT(info.external_attr >> 16)
-        if kind not in (0, stat.S_IFREG) or info.is_dir():
-            _refuse(path, f"its member {info.filename!r} is no plain file")
-        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            _refuse(path, f"its member {info.filename!r} is encrypted, or packed in another way")
+        _check_kind(path, info)
         members[info.filename] = info
     return members
+
+
+def _check_kind(path: Path, info: zipfile.ZipInfo) -> None:
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.is_dir():
+        _refuse(path, f"its member {info.filename!r} is no plain file")
+    if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        _refuse(path, f"its member {info.filename!r} is encrypted, or packed in another way")
 
 
 def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Any]:
@@ -294,7 +319,7 @@ def _check_names(
     for name, expected in files.items():
         if name not in members:
             _refuse(path, f"{name!r} is in its {MANIFEST}, and not in it")
-        if not _is_ours(name, known):
+        if not _is_member(name, known):
             _refuse(path, f"its member {name!r} is none of a run")
         if members[name].file_size != expected["bytes"]:
             _refuse(path, f"its member {name!r} has another length than its {MANIFEST} says")

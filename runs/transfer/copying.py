@@ -1,7 +1,7 @@
-"""Copying runs from any store into any other, with all that they hold; again without effect.
+"""Copying complete runs from any store into any other; a second copy changes nothing.
 
-A copy keeps the run's uid. A run of stock Sacred, which has none, gets one that is made from its record, so that
-copying it twice makes one.
+A copy keeps the run's uid. A run of stock Sacred has none; it gets one that is computed from its record, so that
+copying it twice makes one copy.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["Copied", "copy"]
 
 
 def copy(run: Run, store: Store, *, stays_queued: bool = False) -> Copied:
-    """Copy a run with all that it holds into another store, unless a run of its uid is there.
+    """Copy a complete run into another store, unless a run with its uid is there.
 
     Args:
-        run: A run that has ended, of any store; it is read anew, as it is now.
-        store: The store to copy to; `open_store(where, create=True)` makes the folder of a new one.
-        stays_queued: Whether workers of that store may start a run that is QUEUED; by default it arrives as HELD.
+        run: A run that has ended, of any store; it is copied as it is now.
+        store: The store to copy to; `open_store(where, create=True)` creates the folder of a new one.
+        stays_queued: Whether workers of that store may start a QUEUED run; by default it becomes HELD.
 
     Returns:
-        The run there, whether it is new, and what could not be taken over.
+        The run there, whether it is new, and what could not be copied.
 
     Raises:
-        StoreError: If it is running, its record cannot be read, or the store cannot be written; then nothing of it is
-            there, or in a database a run that says COPYING, which the next copy finishes.
+        StoreError: If the run is running, its record cannot be read, or the store cannot be written. Then nothing was
+            copied; a database may have a run with the status COPYING, which the next copy finishes.
 
     Example:
         with open_store("my_runs") as store, open_store("copies", create=True) as copies:

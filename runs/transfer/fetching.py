@@ -1,4 +1,4 @@
-"""Files of a run, artifacts or sources, into a folder. Their names are texts from outside, and never lead out of it."""
+"""Writing files of a run, such as artifacts or sources, into a folder that their untrusted names cannot leave."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["Fetched", "choose", "fetch", "length_of"]
 
 @dataclasses.dataclass
 class Fetched:
-    """The files of a run that were written into a folder, and those that were not.
+    """The result of `fetch`.
 
     Attributes:
-        files: Paths of the files that were written.
-        refused: A sentence for each file that was not, with the reason.
+        files: Paths of the written files.
+        refused: A sentence with the reason for each file that was not written.
     """
 
     files: list[Path] = dataclasses.field(default_factory=list)
@@ -30,20 +30,24 @@ class Fetched:
 
 
 def choose(contents: Mapping[str, Content], names: Sequence[str]) -> list[Content]:
-    """Return the contents of those names, or all.
+    """Return contents by name.
+
+    Args:
+        contents: The contents to choose from.
+        names: The names; all contents if empty.
 
     Raises:
-        StoreError: If there is none of a name.
+        StoreError: If a name is unknown.
     """
     for name in names:
         if name not in contents:
-            there = ", ".join(map(repr, sorted(contents)[:10])) + (", ..." if len(contents) > 10 else "")
-            raise StoreError(f"got the file name {name!r}, expected one of: {there or 'none, the run has no files'}")
+            known = ", ".join(map(repr, sorted(contents)[:10])) + (", ..." if len(contents) > 10 else "")
+            raise StoreError(f"got the file name {name!r}, expected one of: {known or 'none, the run has no files'}")
     return [contents[name] for name in names or contents]
 
 
 def length_of(content: Content) -> int | None:
-    """Return the length of a content; None if it is not there."""
+    """Return the size of a content in bytes; None if it is missing."""
     try:
         with content.open() as stream:
             return stream.seek(0, 2)
@@ -52,21 +56,21 @@ def length_of(content: Content) -> int | None:
 
 
 def fetch(contents: Iterable[Content], folder: str | Path, *, overwrite: bool = False) -> Fetched:
-    """Write files of a run into a folder under their names, each as a whole or not at all.
+    """Write files of a run into a folder under their names, each completely or not at all.
 
-    Names come from outside: one that would lead out of the folder, by `..`, from `/` or through a link, is refused.
+    Names are untrusted: a name that would lead out of the folder, by `..`, from `/` or through a link, is rejected.
 
     Args:
         contents: Values of `run.artifacts`, `run.sources` or `run.resources`.
-        folder: The folder to write into; made if it is not there.
-        overwrite: Whether files that are there already are replaced; of two contents whose names are one to the file
-            system, the second one never replaces the first.
+        folder: The folder to write into, which is created if missing.
+        overwrite: Whether to replace existing files. If two names are the same file to the file system, the second
+            content never replaces the first.
 
     Returns:
-        Paths of the files, and a sentence for each that was not written.
+        Paths of the written files, and a sentence for each file that was not written.
 
     Raises:
-        StoreError: If the folder cannot be made.
+        StoreError: If the folder cannot be created.
 
     Example:
         with open_store("my_runs") as store:
@@ -100,12 +104,16 @@ def _write(content: Content, folder: Path, written: set[str], *, overwrite: bool
     if not target.parent.resolve().is_relative_to(folder.resolve()):
         raise StoreError(f"{content.name!r} is not written: a link leads out of {folder}")
     same = unicodedata.normalize("NFC", content.name).casefold()
-    is_there = target.exists() or target.is_symlink()
-    if is_there and (same in written or not overwrite):
-        raise StoreError(f"{str(target)!r} already exists; choose another folder, or use --force")
-    if is_there and not target.is_symlink() and not target.is_file():
-        raise StoreError(f"{str(target)!r} is {'a folder' if target.is_dir() else 'no regular file'}; move it away")
+    _check_target(target, overwrite=overwrite and same not in written)
     with replacing(target, durable=False) as stream:
         content.write_to(stream)
     written.add(same)
     return target
+
+
+def _check_target(target: Path, *, overwrite: bool) -> None:
+    is_link = target.is_symlink()
+    if not overwrite and (is_link or target.exists()):
+        raise StoreError(f"{str(target)!r} already exists; choose another folder, or use --force")
+    if target.exists() and not is_link and not target.is_file():
+        raise StoreError(f"{str(target)!r} is {'a folder' if target.is_dir() else 'no regular file'}; move it away")

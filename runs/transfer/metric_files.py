@@ -1,4 +1,4 @@
-"""Writing the metrics of a run of any store in the layout of `observers.record.schema`."""
+"""Writing the metrics of any run in the layout of `observers.record.schema`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,16 @@ __all__ = ["write_metrics"]
 
 
 def write_metrics(run: Run, folder: Path) -> None:
-    """Write all metrics into the folder of a run, and in Sacred's form too if there are not too many points."""
+    """Write all metrics of a run, in Sacred's form as well if there are at most `MAX_SACRED_POINTS`.
+
+    Args:
+        run: A run of any store.
+        folder: The folder to write into.
+
+    Raises:
+        StoreError: If a metric cannot be read.
+        OSError: If the folder cannot be written.
+    """
     names = run.metrics
     if not names:
         return

@@ -1,4 +1,4 @@
-"""Runs that outages and killed processes left undone: `sync` delivers them, `reap` marks them as DEAD."""
+"""Runs that outages and killed processes left unfinished: `sync` delivers them, `reap` marks them as DEAD."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
 
-# An attempt ends early where somebody else delivers the same run.
+# An attempt ends early while another process delivers the same run.
 _ATTEMPTS = 10
 
 
@@ -44,11 +44,11 @@ class SyncResult:
     Attributes:
         folder: The run's folder.
         outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`,
-            `removed from the database` (somebody removed it there, so it stays away), `incomplete` (an artifact is
-            damaged, or others deliver it at the same time), or `failed`.
+            `removed from the database` (a person removed it there, so it is not sent again), `incomplete` (an artifact
+            is damaged, or another process delivers it at the same time), or `failed`.
         run_id: Its id in the database.
-        destination: The database, without credentials; empty where it cannot be read.
-        error: Why it failed, and what to do next; None of one that did not.
+        destination: The database, without credentials; empty if it cannot be read.
+        error: Why it failed, and what to do next; None if it did not.
     """
 
     folder: Path
@@ -64,19 +64,19 @@ class SyncResult:
 
 
 def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
-    """Deliver every run in a folder that was to go to a MongoDB and is not there as a whole; again without effect.
+    """Deliver every run in a folder whose MongoDB database lacks a part of it; a second call changes nothing.
 
     Args:
         folder: The folder of runs; runs of a `MongoObserver` whose database was away lie in its `failure_dir`.
-        url: URL to use in place of the recorded ones, such as one with credentials, which are never recorded. If it
-            names a database, runs that were to go nowhere go there too.
+        url: A URL to use instead of the recorded ones, for example with credentials, which are never recorded. If it
+            names a database, runs without a recorded one go there, too.
 
     Returns:
-        A result for each run that is to be in a database, also if it was there before, or cannot be delivered: one
-        that is damaged, or whose database is away, keeps no other from being delivered.
+        A result for each run that belongs into a database, delivered or not. A run that is damaged, or whose database
+        is away, does not stop the others.
 
     Raises:
-        StoreError: If there is no such folder, or the URL is none.
+        StoreError: If there is no such folder, or the URL is malformed.
 
     Example:
         for result in sync("my_runs"):
@@ -86,7 +86,16 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
 
 
 def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None = None) -> Iterator[SyncResult]:
-    """Do as `sync` does, with all runs in a folder or `only` some of them, and yield each result as it comes."""
+    """Deliver runs as `sync` does, and yield each result at once.
+
+    Args:
+        folder: The folder of runs.
+        url: See `sync`.
+        only: Folders of the runs to deliver; by default all in `folder`.
+
+    Raises:
+        StoreError: See `sync`.
+    """
     given = _parse(url)
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
@@ -105,10 +114,10 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
 
 
 class _Server:
-    """A server that runs are delivered to; one that is away is not waited for again with each of them.
+    """A server that receives runs. If it is away, only the first run waits for it.
 
     Args:
-        destination: Names it.
+        destination: A database on the server.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -123,10 +132,13 @@ class _Server:
 
     @contextlib.contextmanager
     def database(self, destination: Destination) -> Iterator[Database[dict[str, Any]]]:
-        """Give a database.
+        """Give the block a database, and turn its errors into StoreError.
+
+        Args:
+            destination: The database.
 
         Raises:
-            StoreError: If it cannot be reached or refuses.
+            StoreError: If it cannot be reached, or refuses.
         """
         if self._client is None and self._trouble is None:
             try:
@@ -148,11 +160,7 @@ def _undelivered(destination: Destination, reason: str | None) -> StoreError:
 
 
 def _parse(url: str | None) -> str | None:
-    """Return the database that a URL names, if it names one.
-
-    Raises:
-        StoreError: If it is none.
-    """
+    """Return the name of the database in a URL, if there is one; raise a StoreError if the URL is malformed."""
     try:
         return database_in(url) if url is not None and "://" in url else None
     except ValueError as error:
@@ -160,7 +168,7 @@ def _parse(url: str | None) -> str | None:
 
 
 def _destination(folder: Path, url: str | None, name: str | None) -> Destination | None:
-    """Return where a run is to be delivered to; with a `url` that names the database `name`, there."""
+    """Return where to deliver a run; a `url` with the database `name` replaces the recorded one."""
     try:
         recorded = read_destination(folder)
         if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
@@ -182,12 +190,12 @@ def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncRe
     if folder.name != SPOOLED:
         if not isinstance(run, dict):
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
-        # Who holds the lock resumes the run, and takes these points in.
+        # A process that holds the lock resumes the run, and recovers the points itself.
         with contextlib.suppress(BlockingIOError), locked(folder, wait=False) as lock:
             _recover(folder, lock)
         return _deliver(folder, destination, server)
     with locked(folder) as lock:
-        # Who had it before may have delivered it, and removed it.
+        # The previous holder may have delivered and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
         _recover(folder, lock)
@@ -198,7 +206,7 @@ def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncRe
 
 
 def _recover(folder: Path, lock: RecordLock) -> None:
-    """Take in the latest points of a process that was killed, if it has left any; `lock` is held on the record."""
+    """Recover the latest points of a killed process, if there are any; `lock` is held on the record."""
     lease = read_lease(folder, lock)
     if not has_latest_points(folder) or (lease is not None and is_alive(lease)):
         return
@@ -239,7 +247,7 @@ def _advance(delivery: Delivery) -> str:
 
 
 class Reaped(NamedTuple):
-    """A run that is marked as DEAD now.
+    """A run that was marked as DEAD.
 
     Attributes:
         run: Its folder; in a database its id.
@@ -251,16 +259,16 @@ class Reaped(NamedTuple):
 
 
 def reap(where: str | Path) -> list[Reaped]:
-    """Write DEAD into every run that says RUNNING and whose process is gone.
+    """Record DEAD in every run whose record says RUNNING and whose process is gone.
 
-    Readers show such a run as DEAD anyway; its record says so only from here on, to readers made for Sacred, too. A
-    process on another machine is gone when it has not written its heartbeat for long enough.
+    The lab shows such a run as DEAD anyway; the new record tells programs made for Sacred, too. A process on another
+    machine counts as gone when its heartbeats have stopped for long enough.
 
     Args:
         where: A folder of runs, or a `mongodb://` URL with the database's name.
 
     Returns:
-        The runs that were marked; none if there was nothing to do.
+        The runs that were marked.
 
     Raises:
         StoreError: If a record cannot be written, or the database cannot be reached or refuses.
@@ -286,7 +294,7 @@ def _is_dead(run: Any, lease: Any) -> bool:
 
 
 def _reap(folder: Path) -> str | None:
-    """Write DEAD into a run whose process is gone, and return its uid; None if it lives."""
+    """Record DEAD in a run whose process is gone, and return its uid; None if the process lives."""
     try:
         with locked(folder, wait=False) as lock:
             run, lease = read_json(folder / RUN), read_lease(folder, lock)
@@ -317,5 +325,5 @@ def _reap_database(url: str) -> Iterator[Reaped]:
 
 
 def _last_sign(run: Mapping[str, Any]) -> datetime | None:
-    """Return when a run in a database was last known to live; None if nothing of it tells."""
+    """Return when a run in a database was last known to be alive; None if the document does not tell."""
     return last_beat(run["lease"]) or run.get("heartbeat") or run.get("start_time")

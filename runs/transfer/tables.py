@@ -1,4 +1,4 @@
-"""Runs, or the points of their metrics, as a table in a file: CSV, JSON, Parquet."""
+"""Runs, or the points of their metrics, as a table in CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -22,24 +22,33 @@ METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
 def run_rows(
     runs: Iterable[Run], columns: Sequence[str] | None = None
 ) -> tuple[list[str], list[dict[str, Any]], dict[str, str]]:
-    """Return names of columns, a row for each run, and by their ids why runs are not there as a whole.
+    """Return runs as a table.
 
     Args:
         runs: The runs.
         columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
+
+    Returns:
+        Names of the columns, a row for each run, and by id why a run cannot be read completely.
+
+    Raises:
+        FilterError: If no run of the store has one of the columns.
     """
-    found, problems = read_rows(runs, columns)
-    rows = [{"id": run.id, **row} for run, row in found]
+    pairs, problems = read_rows(runs, columns)
+    rows = [{"id": run.id, **row} for run, row in pairs]
     return list(dict.fromkeys(name for row in rows for name in row)) or ["id", *(columns or ())], rows, problems
 
 
 def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each point of each metric, or of `names`, of each run.
+    """Yield a row for each point of the metrics of runs.
 
     Args:
         runs: The runs.
-        names: Metrics; of none, all.
-        problems: Is told, by its id, why a run is not there as a whole.
+        names: The metrics; all metrics if empty.
+        problems: Receives by id why a run cannot be read completely.
+
+    Yields:
+        Values by `METRIC_COLUMNS`.
     """
     for run in runs:
         try:
@@ -61,13 +70,13 @@ def _points(run: Run, name: str) -> Iterator[dict[str, Any]]:
 def write_csv(
     stream: TextIO, columns: Sequence[str], rows: Iterable[dict[str, Any]], clean: Callable[[str], str] = str
 ) -> None:
-    """Write CSV; nothing for what is missing, JSON for lists and mappings, no formula; see `cell_text`.
+    """Write a table as CSV that no spreadsheet executes; see `cell_text`.
 
     Args:
-        stream: Where to.
-        columns: Names.
-        rows: Values by name.
-        clean: What texts go through, for a terminal.
+        stream: The stream to write to.
+        columns: Names of the columns.
+        rows: Values by column. A missing value is an empty cell; lists and mappings become JSON.
+        clean: Cleans texts for a terminal.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([cell_text(clean(name)) for name in columns])
@@ -77,7 +86,13 @@ def write_csv(
 
 
 def write_json(stream: TextIO, rows: Iterable[dict[str, Any]], strict: Callable[[Any], Any]) -> None:
-    """Write a list of rows as JSON, row by row."""
+    """Write a table as a JSON list, row by row.
+
+    Args:
+        stream: The stream to write to.
+        rows: Values by column.
+        strict: Returns a row as strict JSON can hold it.
+    """
     start = "[\n"
     for row in rows:
         stream.write(start + json.dumps(strict(row), allow_nan=False))
@@ -86,7 +101,12 @@ def write_json(stream: TextIO, rows: Iterable[dict[str, Any]], strict: Callable[
 
 
 def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
-    """Write Parquet; a column of several kinds of values becomes text, as JSON.
+    """Write a table as Parquet; a column with values of several types becomes text, as JSON.
+
+    Args:
+        path: The file, which is replaced.
+        columns: Names of the columns.
+        rows: Values by column.
 
     Raises:
         MissingExtraError: If the package for it is missing.
@@ -103,8 +123,7 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
     import pandas
 
     frame = pandas.DataFrame(list(rows), columns=list(columns))
-    found = {name: _column(frame[name].tolist()) for name in columns}
-    table = pa.table({name: pa.array(values) for name, values in found.items()})
+    table = pa.table({name: pa.array(_column(frame[name].tolist())) for name in columns})
     with writing(path, overwrite=True) as stream:
         pq.write_table(table, stream)
 
@@ -114,11 +133,17 @@ def _as_text(value: Any) -> Any:
 
 
 def _column(values: list[Any]) -> list[Any]:
-    """Return values of one kind."""
-    there = [value for value in values if value is not None]
-    kinds = {type(value) for value in there}
-    if kinds <= {str} or kinds <= {bool} or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in there)):
+    """Return the values of a column converted to one type."""
+    types = {type(value) for value in values if value is not None}
+    if types <= {str} or types <= {bool} or (types == {int} and all(map(_fits, values))):
         return values
-    if kinds <= {int, float}:
-        return [None if value is None else float(value) for value in values]
-    return [value if value is None or isinstance(value, str) else json.dumps(value, default=str) for value in values]
+    convert: Callable[[Any], Any] = float if types <= {int, float} else _text
+    return [None if value is None else convert(value) for value in values]
+
+
+def _fits(value: int | None) -> bool:
+    return value is None or -(2**63) <= value < 2**63
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

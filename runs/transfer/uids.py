@@ -1,4 +1,4 @@
-"""The id of a run over all stores, of stock Sacred's runs too, which have none."""
+"""Globally unique ids, also for runs of stock Sacred, which have none."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def uid_of(run: Run) -> str:
-    """Return the run's uid; of one without, one made from its record, the same each time.
+    """Return a run's uid, or one that is computed from its record and always the same.
 
-    Like `observers.record.identity.new_uid`: 12 hex digits of the milliseconds of its start, then 20 of a hash.
+    Args:
+        run: A run of any store.
+
+    Returns:
+        32 hexadecimal digits, as of `observers.record.identity.new_uid`: 12 of the start in milliseconds, 20 of a hash.
     """
     if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
         return run.uid

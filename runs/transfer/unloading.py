@@ -1,7 +1,6 @@
-"""Writing a run of any store into a folder, in the layout of `observers.record.schema`, with all that it holds.
+"""Writing a complete run of any store into a folder, in the layout of `observers.record.schema`.
 
-Nothing of a record is trusted: names that lead out of the folder, links, and entries of the wrong kind are left out,
-and reported.
+No record is trusted: names that lead out of the folder, links, and entries of wrong types are left out and reported.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ from runs.transfer.uids import uid_of
 
 __all__ = ["unload"]
 
-# What says where a run was delivered to, and which workers took it, is the folder's own.
+# Files on deliveries and workers, which concern the original folder only.
 _LEFT = {DELIVERED, DESTINATION, CLAIMS}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
-# Entries of a document in a database that have files of their own here, or are the database's.
+# Entries of a document in a database that are files here, or concern the database only.
 _ELSEWHERE = frozenset(
     (
         "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
@@ -69,17 +68,20 @@ _CHUNK_BYTES = 2**20
 
 
 def unload(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False) -> StagedRun:
-    """Write a run into the folder `name` of `base`, and what it names beside it.
+    """Write a run into a new folder, with the contents that it names beside it.
 
     Args:
-        run: Of any store.
-        base: A folder, such as `Store.staging` gives.
-        name: Of the run's folder, which must not be there.
-        stays_queued: Whether a worker may start it where it goes; by default one that is QUEUED arrives as HELD.
+        run: A run of any store.
+        base: The parent of the new folder, such as `Store.staging` returns.
+        name: Name of the new folder, which must not exist.
+        stays_queued: Whether workers may start a QUEUED run in its new store; by default it becomes HELD.
+
+    Returns:
+        The run, ready for `Store.add`.
 
     Raises:
-        DamagedError: If a content is not what its record says.
-        StoreError: If its record cannot be read, or `base` cannot be written.
+        DamagedError: If a content differs from its record.
+        StoreError: If the record cannot be read, or `base` cannot be written.
     """
     try:
         return _Unloading(run, base, name, stays_queued=stays_queued).unload()
@@ -92,6 +94,8 @@ def unload(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False)
 
 
 class _Unloading:
+    """One call of `unload`."""
+
     def __init__(self, run: Run, base: Path, name: str, *, stays_queued: bool) -> None:
         self.stays_queued = stays_queued
         self.run = run
@@ -129,10 +133,10 @@ class _Unloading:
         with replacing(self.folder / name, durable=False) as stream:
             stream.write(json.dumps(document, indent=2).encode())
 
-    # ------------------------------------------------------------------ a folder of ours, as it is
+    # ------------------------------------------------------------------ copying a folder of the lab
 
     def _copy_folder(self, origin: Path) -> None:
-        # What cannot be read here would be found out only by those who read the copy.
+        # Reject now what the readers of the copy could not read.
         read_names(origin)
         self.run.media_entries()
         for path in sorted(origin.rglob("*")):
@@ -164,7 +168,7 @@ class _Unloading:
         if re.fullmatch("[0-9a-f]{64}", name.stem) and found != name.stem:
             raise DamagedError(
                 f"medium {name.as_posix()!r} has the SHA-256 {found}, recorded was {name.stem}: the store is damaged; "
-                "put back what it was"
+                "restore the file from a backup"
             )
 
     def _is_left(self, name: Path) -> bool:
@@ -175,7 +179,7 @@ class _Unloading:
             or (len(name.parts) == 1 and name.name in _LEFT | {RUN, NOTES, LOCK})
         )
 
-    # ------------------------------------------------------------------ anything else, part by part
+    # ------------------------------------------------------------------ writing any other run, part by part
 
     def _write_parts(self) -> None:
         info = self.run["info"] or {}
@@ -183,16 +187,16 @@ class _Unloading:
         self._write(INFO, {k: v for k, v in info.items() if k != "metrics" or not _is_list_of_metrics(v)})
         if self.run.provenance:
             self._write(PROVENANCE, self.run.provenance)
-        if self.run.lease is not None:
-            self._write(LEASE, self.run.lease)
+        lease = self.run.lease
+        if lease is not None:
+            self._write(LEASE, lease)
         (self.folder / OUTPUT).write_bytes(self.run.read_output()[0])
+        if odd_values := self.run.odd_values():
+            (self.folder / VALUES).write_bytes(odd_values)
         for rank, content in self.run.rank_outputs.items():
             path = self.folder / RANKS_FOLDER / f"{rank}.txt"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content.read())
-        odd = self.run.odd_values()
-        if odd:
-            (self.folder / VALUES).write_bytes(odd)
 
     def _write_media(self) -> None:
         lines = []
@@ -233,35 +237,38 @@ class _Unloading:
         except StoreError as error:
             self._leave_out("media", error)
 
-    def _leave_out(self, what: str, why: Exception) -> None:
-        """Note what is not there; what is there and damaged is a reason to stop."""
-        if isinstance(why, DamagedError):
-            raise DamagedError(f"{what.partition(' ')[0]} {why}") from why
-        self.left_out.append(f"{what}: {why}")
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """Report a file as missing; if it is damaged instead, raise a DamagedError."""
+        if isinstance(error, DamagedError):
+            raise DamagedError(f"{name.partition(' ')[0]} {error}") from error
+        self.left_out.append(f"{name}: {error}")
 
     # ------------------------------------------------------------------ the record
 
     def _entry(self) -> dict[str, Any]:
-        """Return the record, with what everybody who reads it counts on."""
+        """Return the record, with the entries that every reader expects."""
         document = self.run.document
         entry = {key: value for key, value in document.items() if key not in _ELSEWHERE}
         for key in [key for key in entry if key.endswith("_file") and isinstance(entry[key], list)]:
-            entry[key.removesuffix("_file")] = entry.pop(key)  # all of what was cut off in the document
-        experiment = entry.get("experiment")
-        experiment = (
-            {k: v for k, v in experiment.items() if k != "sources_file"} if isinstance(experiment, dict) else {}
-        )
-        entry |= {"format": FORMAT, "uid": self.uid, "experiment": experiment}
+            entry[key.removesuffix("_file")] = entry.pop(key)  # the whole list, which was cut off in the document
+        entry |= {"format": FORMAT, "uid": self.uid, "experiment": _experiment(entry.get("experiment"))}
         if document.get("uid") is None:
             entry["copied_from"] = {"store": self.run.store.where, "id": self.run.id, "by": "sacred"}
-        if not isinstance(entry.get("status"), str):
-            entry["status"] = str(entry.get("status"))
-        if entry["status"] in ("QUEUED", HELD) and not self.stays_queued:
-            entry["status"] = HELD
-            self.left_out.append(
-                "its place in the queue: it brings its own code, and is HELD until you have looked at it and start it "
-                "with: python -m runs work --held ID"
-            )
+        entry["status"] = self._status(str(entry.get("status")))
+        self._check_times(entry)
+        return entry
+
+    def _status(self, status: str) -> str:
+        if status not in ("QUEUED", HELD) or self.stays_queued:
+            return status
+        self.left_out.append(
+            "its place in the queue: it brings its own code, and is HELD until you have looked at it and start it "
+            "with: python -m runs work --held ID"
+        )
+        return HELD
+
+    def _check_times(self, entry: dict[str, Any]) -> None:
+        """Remove times that are none, and add those that every reader expects."""
         for key in _TIMES:
             try:
                 datetime.fromisoformat(entry[key])
@@ -271,7 +278,6 @@ class _Unloading:
         if "start_time" not in entry and "queue_time" not in entry:
             entry["start_time"] = entry.get("heartbeat") or entry.get("stop_time") or "1970-01-01T00:00:00"
         entry.setdefault("heartbeat", None)
-        return entry
 
     def _artifacts(self) -> list[str]:
         found = []
@@ -303,9 +309,9 @@ class _Unloading:
         return pairs
 
     def _keep(self, content: Content, store: Path) -> str:
-        """Keep a content under the name that `FileObserver` gives it, and return that from the base folder."""
+        """Store a content under the name that `FileObserver` would choose; return its path below the base folder."""
         store.mkdir(exist_ok=True)
-        # No name from outside: any that is safe will do, the digest tells them apart.
+        # Any safe name will do, as the digest makes it unique; the recorded name is untrusted.
         path = PurePosixPath(re.sub(r"[^\w.+ -]", "_", PurePosixPath(content.name).name) or "_")
         digest = hashlib.md5(usedforsecurity=False)
         with replacing(store / ".incoming", durable=False) as target:
@@ -332,6 +338,11 @@ class _Unloading:
         return found
 
 
+def _experiment(recorded: Any) -> dict[str, Any]:
+    """Return the experiment of a record, without its sources' file in a database."""
+    return {k: v for k, v in recorded.items() if k != "sources_file"} if isinstance(recorded, dict) else {}
+
+
 def _is_list_of_metrics(value: Any) -> bool:
-    """Tell whether it is the list of metrics that Sacred's MongoDB schema has in the info."""
+    """Tell whether a value is the list of metrics that Sacred's MongoDB schema has in the info."""
     return isinstance(value, list) and all(isinstance(one, dict) and set(one) == {"name", "id"} for one in value)

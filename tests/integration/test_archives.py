@@ -343,6 +343,6 @@ def test_archive_that_means_harm_is_refused_whole(evil, name, target, tmp_path, 
             import_runs(archive, store)
         assert store.find() == []
         if not target.startswith("mongodb"):
-            assert [path.name for path in store.folder.iterdir() if not path.name.startswith(".index")] == []
+            assert [path.name for path in store.backend.folder.iterdir() if not path.name.startswith(".index")] == []
     assert {path for path in tmp_path.rglob("*") if "target" not in path.parts} == before
     assert not list(tmp_path.rglob("evil"))

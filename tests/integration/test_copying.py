@@ -194,23 +194,24 @@ def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, 
         with open_store(back, create=True) as third:
             check(copy(copied.run, third).run, kind)
         if kind == "our-files" and not target.where.startswith("mongodb"):
-            for path in (target.folder / "1").rglob("*"):
+            for path in (target.backend.folder / "1").rglob("*"):
                 assert (
                     not path.is_file()
                     or path.name in ("run.json", "notes.json")
-                    or path.read_bytes() == (origin.folder / "1" / path.relative_to(target.folder / "1")).read_bytes()
+                    or path.read_bytes()
+                    == (origin.backend.folder / "1" / path.relative_to(target.backend.folder / "1")).read_bytes()
                 )
 
 
 def snapshot(store):
     if store.where.startswith("mongodb"):
         return {
-            name: sorted(map(repr, store.mongo.database[name].find({}, {"uploadDate": 0, "used": 0})))
-            for name in store.mongo.database.list_collection_names()
+            name: sorted(map(repr, store.backend.mongo.database[name].find({}, {"uploadDate": 0, "used": 0})))
+            for name in store.backend.mongo.database.list_collection_names()
         }
     return {
         path: path.read_bytes()
-        for path in store.folder.rglob("*")
+        for path in store.backend.folder.rglob("*")
         if path.is_file() and not path.name.startswith(".index")
     }
 
@@ -430,7 +431,7 @@ def test_damaged_content_stays_where_it_is_until_it_is_put_back_or_removed(damag
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         assert re.search(
-            r"error: run 1: .* has the (MD5|SHA-256) [0-9a-f]+, recorded was [0-9a-f]+: .* damaged; put", said
+            r"error: run 1: .* has the (MD5|SHA-256) [0-9a-f]+, recorded was [0-9a-f]+: .* damaged; restore", said
         )
         assert target.find() == []
         assert not archive.exists()

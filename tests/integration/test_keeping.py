@@ -275,7 +275,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     assert sorted(line.split()[0] for line in runs("restore").splitlines()) == ["2", "3", "id"]
     # Their files are theirs still, whatever else goes.
     lab.age()
-    lab.store._reclaim(Removed(), 0)
+    lab.store.backend.reclaim(Removed(), 0)
     assert runs("restore", "3", "2" if uid is None else uid[:31]).startswith("run 3 is back\nrun ")
     assert [same(lab.store, id) for id in ("1", "2", "3")] == before
     if lab.kind != "sacred-mongo":  # which notes resources, and does not store them
@@ -338,10 +338,10 @@ def test_restore_brings_back_the_run_that_was_named_while_others_restore_and_dis
 
 def test_run_in_the_trash_that_another_process_took_is_refused_in_one_sentence(lab):
     lab.store.discard([lab.store.get("2")])
-    [(_, place)] = lab.store._trash()
-    lab.store._restore(place)
+    [(_, place)] = lab.store.backend.trash()
+    lab.store.backend.restore(place)
     with pytest.raises(StoreError, match=r"run 2 is no longer in the trash of .*; another process took it"):
-        lab.store._restore(place)
+        lab.store.backend.restore(place)
     assert len(lab.store.find()) == 3
 
 
@@ -358,7 +358,7 @@ def test_run_that_was_removed_while_it_is_looked_at_says_so(lab):
         "media": lambda: run.media,
         "ranks": lambda: run.rank_outputs,
         "checkpoints": lambda: run.checkpoints,
-        "note": lambda: writing._change_notes(lambda now: {"note": "lost"}),
+        "note": lambda: lab.store.backend.change_notes(writing, lambda now: {"note": "lost"}),
     }
     for name, ask in questions.items():
         with pytest.raises(StoreError, match=r"run was removed|no longer|No such file"):

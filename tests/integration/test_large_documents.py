@@ -17,7 +17,7 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.documents import ENTRY_BYTES, restore
 from observers.record.identity import new_uid
 from runs.errors import StoreError
-from runs.stores.mongo.store import MongoStore
+from runs.stores.opening import open_store
 
 BOUND_BYTES = 14 * 2**20
 
@@ -75,7 +75,7 @@ def test_info_of_20_megabytes_is_a_file_and_small_entries_stay(both, database, m
     assert found["info"]["texts"].keys() == {"stored_as_file", "bytes"}
     assert found["info"]["metrics"][0]["name"] == "loss"
     assert {**restored(found, database)["info"], "metrics": 0} == {**large, "metrics": 0}
-    with MongoStore(f"{mongo_url}/{database.name}") as store:
+    with open_store(f"{mongo_url}/{database.name}") as store:
         assert {**store.get("1").info, "metrics": 0} == {**large, "metrics": 0}
 
 
@@ -100,7 +100,7 @@ def test_entry_of_many_files_is_read_by_few_queries(folder, database, mongo_url)
     (folder / "info.json").write_text(json.dumps(info))
     found, _ = deliver(folder, database)
     assert str(found["info"]).count("stored_as_file") > 100
-    with MongoStore(f"{mongo_url}/{database.name}") as store:
+    with open_store(f"{mongo_url}/{database.name}") as store:
         run = store.get("1")
         database.command("profile", 2)
         read = run.info
@@ -166,7 +166,7 @@ def test_list_of_resources_beyond_the_bound_is_cut_and_whole_in_a_file(folder, d
     found, whole = deliver(folder, database)
     assert 1_000 < len(found["resources"]) < 5_000
     assert [name for name, _ in whole["resources_file"]] == [name for name, _ in run["resources"]]
-    with MongoStore(f"{mongo_url}/{database.name}") as store:
+    with open_store(f"{mongo_url}/{database.name}") as store:
         resources = store.get("1").resources
         assert list(resources) == [name for name, _ in run["resources"]]
         assert resources[run["resources"][-1][0]].read()

@@ -104,7 +104,7 @@ def store(request, tmp_path, mongo_url):
 
 @pytest.fixture
 def runs(store, capsys, monkeypatch, mongo_url):
-    where = store.where if not store.where.startswith("mongodb") else f"{mongo_url}/{store.mongo.database.name}"
+    where = store.where if not store.where.startswith("mongodb") else f"{mongo_url}/{store.backend.mongo.database.name}"
     monkeypatch.setenv("SACRISTAN_STORE", where)
 
     def call(*words, code=0):

@@ -1,4 +1,4 @@
-"""The file of an index, which may be lost, damaged or locked at any time, and the places where it may lie."""
+"""The file of an index, which may be lost, damaged or locked at any time, and the places where it can lie."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runs.errors import StoreError
-from runs.query.index.fields import residual
 from runs.query.index.folders import require_folder
+from runs.query.index.values import residual
 from runs.query.patterns import is_found
 
 __all__ = ["IndexFile", "clear", "transaction"]
 
 Result = TypeVar("Result")
 
-# Raised with every change of the tables or of what is put into them.
+# Raised with every change of the tables or their content.
 VERSION = 7
-# Tells the file from what other programs keep in SQLite.
+# Distinguishes the file from other programs' SQLite files.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
 CREATE TABLE run(id INTEGER PRIMARY KEY, name NOT NULL UNIQUE, number INTEGER, stamp TEXT NOT NULL,
@@ -31,7 +31,7 @@ CREATE TABLE key(id INTEGER PRIMARY KEY, origin INTEGER NOT NULL, name TEXT NOT 
 CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(key, run)) WITHOUT ROWID;
 """
-# What a question needs while it is answered: dead runs, runs that were chosen, and the values of its `in` conditions.
+# For one question: dead runs, the duration of running ones, chosen runs, and the values of `in` conditions.
 _TEMPORARY = """
 CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY);
 CREATE TEMP TABLE lasting(run INTEGER PRIMARY KEY, seconds REAL);
@@ -39,21 +39,24 @@ CREATE TEMP TABLE chosen(run INTEGER PRIMARY KEY);
 CREATE TEMP TABLE wanted(number INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(number, kind, value)) WITHOUT ROWID;
 """
-# How long to wait for the lock, which an honest writer holds for half a second.
+# Time to wait for the lock, which a writer holds for half a second.
 _BUSY_S = 60.0
-# The pages that a connection keeps; eight times as many while a new file is filled.
+# Page cache of a connection; eight times as much while a new file is filled.
 _CACHE_KIB = 8192
-# The file itself is bad. Everything else that SQLite says is the fault of the place where it lies.
+# Errors of the file itself; all others are the fault of the place where it lies.
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
 _DAMAGED |= {sqlite3.SQLITE_CONSTRAINT}
-# Or a statement is more than SQLite takes.
+# Or a statement exceeds a limit of SQLite.
 _REFUSED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE}
 
 
 class IndexFile:
-    """The SQLite file over the runs in `store`, always there: made anew when damaged, elsewhere when it must be.
+    """The SQLite file of an index, which is rebuilt when damaged and moves when its place fails.
 
-    It lies in the folder itself, or where that cannot be written in the user's cache, or else in memory.
+    It lies in the folder of runs; if that is not writable, in the user's cache; else in memory.
+
+    Args:
+        store: The folder of runs.
     """
 
     def __init__(self, store: Path) -> None:
@@ -62,59 +65,68 @@ class IndexFile:
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._was_remade = False
-        # Whether the open connection made the file, and is about to fill it.
+        # Whether the open connection created the file, and is about to fill it.
         self._is_new = False
 
     @property
     def path(self) -> Path | None:
-        """Path of the file; None in memory."""
+        """The file; None in memory."""
         return self._places[0]
 
     def close(self) -> None:
-        """Let go of the file; the next use opens it again."""
+        """Close the file; the next use opens it again."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
     def reliably(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Return what `action` does with a connection; it is done again after a failure, with a new file, elsewhere.
+        """Run an action; after a failure, repeat it with a new file or in another place.
+
+        Args:
+            action: Uses the connection it receives; it must be repeatable.
+
+        Returns:
+            The result of the action.
 
         Raises:
-            StoreError: If there is no folder `store`, the question is more than SQLite takes, or even the memory fails.
+            StoreError: If the folder of runs is gone, the question exceeds SQLite's limits, or even memory fails.
         """
         while True:
             require_folder(self.store)
             try:
                 connection = self._open()
-                done = action(connection)
+                result = action(connection)
                 if self._is_new:
                     self._shrink(connection)
                 self._was_remade = False
-                return done
+                return result
             except sqlite3.Error as error:
-                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-                if code in _REFUSED and self._is_sound():
-                    raise StoreError(f"the index over {self.store} refuses the question: {error}") from error
-                self.close()
-                if code == sqlite3.SQLITE_READONLY_DBMOVED:
-                    continue  # somebody built it anew
-                if self._was_remade or code & 0xFF not in _DAMAGED or not self._remove():
-                    self._go_elsewhere(error)
+                self._recover(error)
             except (LookupError, TypeError, ValueError):
-                # What was read from it makes no sense; unless that was not its fault.
+                # The file's content makes no sense; if it is new, the fault lies elsewhere.
                 if self._was_remade:
                     raise
                 if not self._remove():
                     self._go_elsewhere(None)
 
+    def _recover(self, error: sqlite3.Error) -> None:
+        """Prepare another try after an error, or raise a StoreError."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code in _REFUSED and self._is_sound():
+            raise StoreError(f"the index over {self.store} refuses the question: {error}") from error
+        self.close()
+        is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED  # another process rebuilt it
+        if not is_moved and (self._was_remade or code & 0xFF not in _DAMAGED or not self._remove()):
+            self._go_elsewhere(error)
+
     def _shrink(self, connection: sqlite3.Connection) -> None:
-        """Give back the memory that filling a new file took."""
+        """Free the memory that filling a new file took."""
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         connection.execute("PRAGMA shrink_memory")
         self._is_new = False
 
     def _is_sound(self) -> bool:
-        """Tell whether the tables are there as they were made."""
+        """Tell whether the tables are as they were created."""
         if self._connection is None:
             return False
         try:
@@ -125,7 +137,7 @@ class IndexFile:
         return sorted(sql.split() for (sql,) in made) == sorted(statement.split() for statement in wanted)
 
     def _remove(self) -> bool:
-        """Remove a damaged file, so that the next use makes it anew; return whether that was possible."""
+        """Remove a damaged file, so that the next use creates a new one; return whether that was possible."""
         self.close()
         self._was_remade = True
         if self.path is None:
@@ -145,40 +157,44 @@ class IndexFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None and self._inode != _inode(self.path):
-            self.close()  # somebody built it anew
+            self.close()  # another process rebuilt it
         if self._connection is None:
-            if self.path is not None:
-                with contextlib.suppress(OSError):
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-                    if not self.path.exists():
-                        self.path.touch()  # SQLite would deny a group to write, whatever the umask
-                if self.path.exists() and not self.path.is_file():
-                    raise _unusable(f"{self.path} is no regular file")  # SQLite would write to a disk that it links to
-            connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
-            connection.create_function("REGEXP", 2, _is_found, deterministic=True)
-            connection.create_function("RESIDUAL", 1, residual, deterministic=True)
-            inode = _inode(self.path)
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection, self._inode = connection, inode
+            self._connection, self._inode = self._connect()
         return self._connection
 
+    def _connect(self) -> tuple[sqlite3.Connection, tuple[int, int] | None]:
+        """Open the file, created if need be, and return the connection and the file's inode."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                if not self.path.exists():
+                    self.path.touch()  # SQLite would ignore the umask and deny writing to a group
+            if self.path.exists() and not self.path.is_file():
+                raise _unusable(f"{self.path} is no regular file")  # SQLite would follow a link to a disk
+        connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
+        connection.create_function("REGEXP", 2, _is_found, deterministic=True)
+        connection.create_function("RESIDUAL", 1, residual, deterministic=True)
+        inode = _inode(self.path)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection, inode
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        # A write-ahead log needs shared memory, which network file systems do not have.
+        # A write-ahead log needs shared memory, which network file systems lack.
         connection.execute("PRAGMA journal_mode = TRUNCATE")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
-        # For questions; the pages of the file are in the system's memory, too. A board has several connections.
+        # Small, as the system caches the file too, and a board has several connections.
         connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         if _version(connection) == (0, 0):
             with transaction(connection):
                 empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if empty and _version(connection) == (0, 0):
-                    connection.execute(f"PRAGMA cache_size = -{8 * _CACHE_KIB}")  # all runs are about to be written
+                    connection.execute(f"PRAGMA cache_size = -{8 * _CACHE_KIB}")  # for writing all runs
                     self._is_new = True
                     _make_tables(connection)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
@@ -200,9 +216,9 @@ def _is_found(pattern: str, value: Any) -> bool:
 
 
 def _places(store: Path) -> list[Path | None]:
-    """Return where the index may lie, best first; None is the memory."""
+    """Return the places where the index can lie, best first; None is memory."""
     places: list[Path | None] = [store / ".index.sqlite"]
-    # Where there is no home either, the memory is left.
+    # Without a home only memory is left.
     with contextlib.suppress(OSError, RuntimeError):
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = cache if cache.is_absolute() else Path.home() / ".cache"
@@ -212,7 +228,7 @@ def _places(store: Path) -> list[Path | None]:
 
 
 def clear(connection: sqlite3.Connection) -> None:
-    """Empty the index, in a transaction: a file that others have open must not be taken away under them."""
+    """Empty the index inside a transaction: other processes may have the file open, so it must not be deleted."""
     for table in ("run", "wanted_origin", "key", "field"):
         connection.execute(f"DROP TABLE {table}")
     _make_tables(connection)
@@ -237,7 +253,12 @@ def _version(connection: sqlite3.Connection) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """Hold the write lock from the start, or with DEFERRED a reader's, so that what is read stays true."""
+    """Run the block in a transaction, which an exception rolls back.
+
+    Args:
+        connection: To the index.
+        kind: IMMEDIATE to hold the write lock from the start; DEFERRED to hold a reader's, for a consistent view.
+    """
     connection.execute(f"BEGIN {kind}")
     try:
         yield

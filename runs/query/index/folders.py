@@ -1,4 +1,4 @@
-"""The folders of runs below a store, and documents in them that may be missing or damaged."""
+"""Runs' folders below a store, and JSON files that may be missing or damaged."""
 
 from __future__ import annotations
 
@@ -18,19 +18,25 @@ SPOOL, SPOOLED = "_spool", "run"
 
 
 def run_folders(store: Path) -> Iterator[Path]:
-    """Yield the folder of every run below `store`, those in its spool too, in the order of their names.
+    """Yield the folder of every run in a store, including those in its spool.
+
+    Args:
+        store: The folder of runs.
+
+    Yields:
+        The folders in the order of their names, 9 before 10; those of spools last.
 
     Raises:
         StoreError: If there is no such folder, or it cannot be read.
     """
     require_folder(store)
     yield from sorted(filter(has_record, store.iterdir()), key=lambda p: (len(p.name), p.name))
-    # A spool has a folder for each run, with a store of its own in it.
+    # A spool has a folder for each run, which is a store of its own.
     yield from sorted(path.parent for where in (store, store / SPOOL) for path in where.glob(f"*/{SPOOLED}/{RUN}"))
 
 
 def has_record(folder: Path) -> bool:
-    """Return whether there is a run in a folder; one that cannot be looked into, or read, is taken for a run."""
+    """Tell whether a folder holds a run; an unreadable folder counts as one."""
     try:
         (folder / RUN).lstat()
     except PermissionError:
@@ -41,7 +47,10 @@ def has_record(folder: Path) -> bool:
 
 
 def require_folder(store: Path) -> None:
-    """See to it that there is a folder `store`, which can be listed and entered.
+    """Check that a folder of runs exists and can be listed and entered.
+
+    Args:
+        store: The folder of runs.
 
     Raises:
         StoreAwayError: If there is none.
@@ -59,7 +68,7 @@ def require_folder(store: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the document in `path`; None if there is none, or it cannot be read as JSON."""
+    """Return the document in a file; None if the file is missing, unreadable or no JSON."""
     try:
         return parse_json(read_regular(path))
     except (OSError, ValueError, RecursionError):

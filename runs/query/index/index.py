@@ -1,38 +1,41 @@
-"""An index over all runs of a folder: SQLite, built from the folders, and never the truth.
+"""An index over the runs of a folder: an SQLite file that is built from the folders and can always be rebuilt.
 
-Runs that train never touch it. Whoever reads brings it up to date first, and whatever is wrong with it (damaged,
-deleted, of another version) is made good by building it again. Processes may do that at once: each batch is one
-transaction in which every run is looked at anew, so that none takes an older state for a newer one.
+Training runs never touch it. Readers update it first. A damaged, deleted or outdated index is rebuilt. Several
+processes may update it at once: each batch is one transaction that checks every run again, so that no older state
+replaces a newer one.
 
-    run    name and stamp of each run (see `runs.query.index.scanning`), a hash of its documents, which of them have
-           their fields here, what could not be read
-    key    a number for every name of a field
-    field  kind and value by (key, run): what a condition or a sort looks at lies side by side
-    wanted_origin  config, summary, info: whether questions have asked for fields of theirs
+    run    name and stamp of each run (see `runs.query.index.scanning`), a hash of its documents, the origins whose
+           fields are indexed, and what could not be read
+    key    a number for every field name
+    field  kind and value by (key, run), so that the values of one field lie side by side
+    wanted_origin  config, summary, info: whether any question has read their fields
 
-A list of runs needs what stands in run.json, and is there in a third of the time that all fields take. Those of the
-config, of the summary and of the info are taken in when a question first asks for one of them, and from then on.
+A list of runs needs only run.json, which takes a third of the time of all fields. Config, summary and info are indexed
+once a question first reads one of their fields.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
 from observers.record.schema import RUN
-from runs.query.filters import names_in, parse_filter
+from runs.query.filters import Filter, names_in
 from runs.query.index import questions, scanning
 from runs.query.index.batch import Batch
-from runs.query.index.fields import OF_RUN, ORIGINS, TEXT
+from runs.query.index.fields import OF_RUN, ORIGINS
 from runs.query.index.file import IndexFile, clear, transaction
+from runs.query.index.filter_sql import origin_of
 from runs.query.index.folders import read_json
-from runs.query.names import full_name
+from runs.query.index.values import TEXT
+from runs.query.question import Question
 from runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]
@@ -42,13 +45,13 @@ Answer = TypeVar("Answer")
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Result of an update.
+    """The result of an update.
 
     Attributes:
-        num_runs: Runs in the index now, those that cannot be read among them.
-        num_read: Runs that were new or had changed.
-        num_removed: Runs that are gone.
-        num_problems: Runs of which something cannot be read.
+        num_runs: Number of runs in the index, including unreadable ones.
+        num_read: Number of runs that were new or had changed.
+        num_removed: Number of runs that are gone.
+        num_problems: Number of runs that cannot be read completely.
     """
 
     num_runs: int
@@ -58,13 +61,13 @@ class Update:
 
 
 class Index:
-    """The index over the runs in a folder; it serves one thread.
+    """The index over the runs of a folder, for one thread.
 
-    It lies in the folder itself, or where that cannot be written in the user's cache, or else in memory.
+    Its file lies in the folder; if that is not writable, in the user's cache; else in memory.
 
     Args:
         store: The folder of runs.
-        on_progress: Told from time to time, in long updates, what is done, how much of it, and of how much.
+        on_progress: Called now and then during long updates with the task, the amount done and the total.
     """
 
     def __init__(self, store: str | Path, on_progress: Callable[[str, int, int], None] | None = None) -> None:
@@ -78,11 +81,11 @@ class Index:
 
     @property
     def path(self) -> Path | None:
-        """The file it lies in; None in memory."""
+        """The index's file; None in memory."""
         return self._file.path
 
     def update(self) -> Update:
-        """Take in what changed in the folder.
+        """Read what has changed in the folder.
 
         Raises:
             StoreError: If the folder cannot be listed.
@@ -90,7 +93,7 @@ class Index:
         return self._file.reliably(self._update)
 
     def rebuild(self) -> Update:
-        """Build it anew from the folders.
+        """Build the index from scratch, with all fields.
 
         Raises:
             StoreError: If the folder cannot be listed.
@@ -115,61 +118,86 @@ class Index:
         columns: Sequence[str] = (),
         offset: int = 0,
     ) -> list[dict[str, Any]]:
-        """Return the runs that a filter is true of, as of the last update (the first time it is made here).
+        """Parse a question and return its answer.
 
         Args:
-            filter: See `runs.query.filters`.
-            sort: A field, with a `-` ahead for the greatest first; runs without it come last. By default the name.
-            limit: How many at most.
-            offset: How many are passed over before.
-            columns: Fields to return; None stands for what a run does not have.
+            filter, sort, limit, columns, offset: See `Question.of`.
 
         Returns:
-            A mapping for each run: `name`, the path of its folder below the store, and the columns. RUNNING is
-            judged by the lease, now.
+            See `answer`.
 
         Raises:
-            FilterError: If the filter makes no sense.
+            FilterError: If the question is malformed.
         """
-        # All that a question can have wrong shows here, so that what goes wrong below is the file's fault.
-        tree = parse_filter(filter)
-        bound = -1 if limit is None else int(limit)
-        names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "_id", *columns)}
+        return self.answer(Question.of(filter, sort, limit, columns, offset))
+
+    def answer(self, question: Question) -> list[dict[str, Any]]:
+        """Return the runs that a question asks for, as of the last update; the first question makes one.
+
+        Args:
+            question: A checked question, so that any later error is the file's fault.
+
+        Returns:
+            A mapping for each run: `name`, its path below the store, and the columns, None where the run lacks one.
+            The status RUNNING is judged by the lease, now.
+
+        Raises:
+            StoreError: If the folder cannot be listed, or SQLite refuses the question.
+        """
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-            with transaction(connection, "DEFERRED"):
-                if names & {"status", DURATION}:
-                    self._judge(connection)
-                return questions.find(connection, tree, sort, bound, columns, offset)
+            with self._reading(connection, question.names):
+                return questions.find(connection, question)
 
-        return self._asked(ask, questions.origins_in(tree, names))
+        return self._asked(ask, questions.origins_in(question))
 
-    def count(self, filter: Any = None, limit: int | None = None) -> int:
-        """Return how many runs a filter is true of, `limit` at most, as of the last update; see `find`."""
-        tree = parse_filter(filter)
+    def count(self, tree: Filter, limit: int | None = None) -> int:
+        """Return the number of runs that a filter chooses, as of the last update.
+
+        Args:
+            tree: The filter.
+            limit: Where to stop counting.
+
+        Raises:
+            StoreError: See `answer`.
+        """
 
         def ask(connection: sqlite3.Connection) -> int:
-            with transaction(connection, "DEFERRED"):
-                if names_in(tree) & {"status", DURATION}:
-                    self._judge(connection)
+            with self._reading(connection, names_in(tree)):
                 return questions.count(connection, tree, limit)
 
-        return self._asked(ask, questions.origins_in(tree))
+        return self._asked(ask, questions.origins_in(Question(tree)))
+
+    @contextlib.contextmanager
+    def _reading(self, connection: sqlite3.Connection, names: Collection[str]) -> Iterator[None]:
+        """Hold a reader's lock; judge which runs live if fields of these names depend on that."""
+        with transaction(connection, "DEFERRED"):
+            if "status" in names or DURATION in names:
+                self._judge(connection)
+            yield
 
     def fields(self) -> list[str]:
-        """Return the full names of all fields that runs have."""
+        """Return the full names of all fields, sorted."""
         return self._asked(questions.fields, ORIGINS)
 
     def entries(self, name: str) -> list[str]:
-        """Return the full names of the fields below `name`, a full name: of a mapping in some run."""
-        return self._asked(lambda connection: questions.entries(connection, name), {questions.origin_of(name)})
+        """Return the full names of the fields below a mapping, sorted.
+
+        Args:
+            name: The mapping's full name.
+        """
+        return self._asked(lambda connection: questions.entries(connection, name), {origin_of(name)})
 
     def has_field(self, name: str) -> bool:
-        """Tell whether a run has the field `name`, a full name, or fields below it."""
-        return self._asked(lambda connection: questions.has_field(connection, name), {questions.origin_of(name)})
+        """Tell whether any run has a field, or one below it.
+
+        Args:
+            name: The field's full name.
+        """
+        return self._asked(lambda connection: questions.has_field(connection, name), {origin_of(name)})
 
     def problems(self) -> list[tuple[str, str]]:
-        """Return name and reason for every run of which something could not be read."""
+        """Return name and reason for every run that could not be read completely."""
         query = "SELECT name, problems FROM run WHERE problems IS NOT NULL ORDER BY length(name), name"
 
         def ask(connection: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -178,7 +206,7 @@ class Index:
         return self._asked(ask)
 
     def close(self) -> None:
-        """Let go of the file; the next question opens it again."""
+        """Close the file; the next question opens it again."""
         self._file.close()
 
     def __enter__(self) -> Index:
@@ -187,14 +215,14 @@ class Index:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ what changed
+    # ------------------------------------------------------------------ updating
 
     def _asked(self, question: Callable[[sqlite3.Connection], Answer], origins: Collection[int] = ()) -> Answer:
-        """Return the answer to a question, after an update of a file that was opened or made since the last one.
+        """Return the answer to a question; a file opened since the last update is updated first.
 
         Args:
-            question: Asks.
-            origins: Whose fields it needs.
+            question: Asks the question.
+            origins: The origins of the fields that it reads.
         """
 
         def ask(connection: sqlite3.Connection) -> Answer:
@@ -208,12 +236,12 @@ class Index:
     def _update(self, connection: sqlite3.Connection) -> Update:
         self._load_stamps(connection)
         found = dict(scanning.scan(self.store))
-        if found == self._stamps:  # as most often; what finds out which differ would take as long as the looks
+        if found == self._stamps:  # the usual case; finding the differences would take as long as the scan
             changed, removed = [], []
         else:
             changed = [name for name, stamp in found.items() if self._stamps.get(name) != stamp]
             removed = [name for name in self._stamps if name not in found]
-        # In the order of their making, so that runs made together lie together.
+        # By age, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
         num_read, num_removed = self._take(connection, todo)
         self._updated = connection
@@ -221,7 +249,7 @@ class Index:
         return Update(len(self._stamps), num_read, num_removed, num_problems)
 
     def _take(self, connection: sqlite3.Connection, todo: list[str]) -> tuple[int, int]:
-        """Look at runs anew; return how many were new or had changed, and how many are gone."""
+        """Read runs again; return how many were new or had changed, and how many are gone."""
         num_read = num_removed = 0
         total = len(todo)
         while todo:
@@ -229,7 +257,7 @@ class Index:
                 self._load_stamps(connection)
                 batch = Batch(connection, self.store)
                 todo = batch.take(todo)
-            # Only what is committed is known.
+            # Committed by now.
             self._stamps.update(batch.taken)
             for name in batch.gone:
                 del self._stamps[name]
@@ -240,7 +268,7 @@ class Index:
         return num_read, num_removed
 
     def _complete(self, connection: sqlite3.Connection, origins: Collection[int]) -> None:
-        """See to it that all runs have the fields of these origins."""
+        """Index the fields of these origins, if they are not."""
         complete = {
             OF_RUN,
             *(row[0] for row in connection.execute("SELECT origin FROM wanted_origin WHERE is_complete")),
@@ -249,7 +277,7 @@ class Index:
             return
         with transaction(connection):
             _want(connection, origins)
-        # Whoever takes in a run from now on takes in their fields, too.
+        # From now on every update includes them.
         query = "SELECT name FROM run WHERE EXISTS (SELECT 1 FROM wanted_origin WHERE NOT origins >> origin & 1)"
         names = [os.fsdecode(name) for (name,) in connection.execute(query)]
         self._take(connection, sorted(names, key=lambda name: (len(name), name)))
@@ -258,17 +286,17 @@ class Index:
                 connection.execute("UPDATE wanted_origin SET is_complete = 1")
 
     def _load_stamps(self, connection: sqlite3.Connection) -> None:
-        """Load the stamps of all runs, unless nobody else has written since."""
+        """Load the stamps of all runs, if another process has written since."""
         loaded = (connection, connection.execute("PRAGMA data_version").fetchone()[0])
         if loaded != self._loaded:
-            # Names that are texts are taken as they come: of thousands, calls cost what the looks at their folders do.
+            # Text names need no conversion: thousands of calls would take as long as the stats of their folders.
             self._stamps = dict(connection.execute("SELECT name, stamp FROM run WHERE typeof(name) = 'text'"))
             others = connection.execute("SELECT name, stamp FROM run WHERE typeof(name) != 'text'")
             self._stamps.update((os.fsdecode(name), stamp) for name, stamp in others)
             self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:
-        """Note which of the runs that say RUNNING have no process any more, and how long each has lasted."""
+        """Store which RUNNING runs have lost their process, and how long each has lasted."""
         query = """SELECT run.id, run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
         dead, lasting = [], []
@@ -288,6 +316,6 @@ class Index:
 
 
 def _want(connection: sqlite3.Connection, origins: Collection[int]) -> None:
-    """Have the fields of these origins taken in with each run that is new or has changed."""
+    """Let updates include the fields of these origins."""
     rows = [(origin,) for origin in origins if origin != OF_RUN]
     connection.executemany("INSERT OR IGNORE INTO wanted_origin VALUES (?, FALSE)", rows)

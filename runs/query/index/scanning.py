@@ -1,8 +1,8 @@
-"""Runs of a folder, with a stamp of each that changes when the run does.
+"""The runs in a folder, each with a stamp that changes when the run does.
 
-Looking at every file of 20,000 runs takes longer than listing them may. Two looks a run are enough: at its folder,
-whose times change when a file in it is replaced, made or removed, which is how the lab writes; and at run.json, which
-Sacred's own observer rewrites in place with every heartbeat.
+Listing 20,000 runs leaves no time to stat every file. Two stats per run are enough: of its folder, whose times change
+when a file in it is created, replaced or removed, which is how the lab writes; and of run.json, which Sacred's own
+observer rewrites in place with every heartbeat.
 """
 
 from __future__ import annotations
@@ -21,20 +21,25 @@ from runs.query.index.folders import SPOOL, SPOOLED
 __all__ = ["look", "scan", "was_touched_just_now"]
 
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
-# Times of files are as coarse as two seconds on some file systems, and clocks of servers differ: a file that was read
-# sooner after its change may have changed once more without a trace.
+# File times are as coarse as two seconds on some file systems, and clocks of servers differ: a file read sooner after
+# its change may change again without a trace.
 _COARSE_NS = 2 * 10**9
 
 
 def scan(store: Path) -> Iterator[tuple[str, str]]:
-    """Yield name (path below `store`, with slashes) and stamp of every run, in no order.
+    """Yield every run in a folder, in no order.
 
-    A numbered folder counts without a run.json too: its run is being made, or was damaged.
+    Args:
+        store: The folder of runs.
+
+    Yields:
+        The run's name, which is its path below `store` with slashes, and its stamp. A numbered folder counts even
+        without a run.json: its run is being made, or was damaged.
 
     Raises:
         StoreError: If `store` cannot be listed.
     """
-    # Names alone: pathlib's objects for them would cost as much as the looks.
+    # Plain names: creating pathlib's objects would take as long as the stats.
     try:
         names = os.listdir(store)  # noqa: PTH208
     except OSError as error:
@@ -49,17 +54,29 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
         elif (stamp := _stamp_of(f"{folder}/{name}/{SPOOLED}")) is not None:
             yield f"{name}/{SPOOLED}", stamp
     if SPOOL in names:
-        try:
-            spooled = os.listdir(store / SPOOL)  # noqa: PTH208
-        except OSError:
-            return
-        for name in spooled:
-            if (stamp := _stamp_of(f"{folder}/{SPOOL}/{name}/{SPOOLED}")) is not None:
-                yield f"{SPOOL}/{name}/{SPOOLED}", stamp
+        yield from _scan_spool(folder)
+
+
+def _scan_spool(folder: str) -> Iterator[tuple[str, str]]:
+    try:
+        names = os.listdir(f"{folder}/{SPOOL}")  # noqa: PTH208
+    except OSError:
+        return
+    for name in names:
+        if (stamp := _stamp_of(f"{folder}/{SPOOL}/{name}/{SPOOLED}")) is not None:
+            yield f"{SPOOL}/{name}/{SPOOLED}", stamp
 
 
 def look(store: Path, name: str) -> str | None:
-    """Return the stamp of the run `name` as a scan would give it now; None if there is no such run."""
+    """Return the present stamp of one run.
+
+    Args:
+        store: The folder of runs.
+        name: The run's name, as `scan` yields it.
+
+    Returns:
+        The stamp; None if there is no such run.
+    """
     outer, slash, _ = name.rpartition("/")
     if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(f"{store}/{outer}") is not None:
         return None  # the outer folder is a run itself
@@ -67,7 +84,7 @@ def look(store: Path, name: str) -> str | None:
 
 
 def _stamp_of(folder: str) -> str | None:
-    # Plain os.stat on text: pathlib would double the time of a scan.
+    # os.stat of a text: pathlib would double the time of a scan.
     try:
         outer = os.stat(folder)  # noqa: PTH116
         if not stat.S_ISDIR(outer.st_mode):
@@ -88,7 +105,7 @@ def _stamp_of(folder: str) -> str | None:
 
 
 def was_touched_just_now(stamp: str) -> bool:
-    """Tell whether what a stamp stands for changed so lately that a further change might not show in it."""
+    """Tell whether a run changed so recently that its stamp might miss another change."""
     if stamp.startswith("error"):
         return True
     return max(map(int, stamp.split()[:4])) > time.time_ns() - _COARSE_NS

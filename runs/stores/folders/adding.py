@@ -1,4 +1,4 @@
-"""Moving a run that was made ready into a folder of runs, with the contents that it names."""
+"""Moving a staged run into a folder of runs, with the contents that it names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,30 @@ from runs.stores.adding import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]
 
-# What a record calls versions of artifacts, and what the store of artifacts calls the run.
+# Lists of artifact versions in a record, and what the store of artifacts calls the run's relation to them.
 RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 
 
 def move_in(staged: StagedRun, store: Path) -> str:
-    """Move a run into the folder `store` at once, after its contents; return its id there."""
+    """Move a run into a folder of runs: first its contents, then the run, in one step.
+
+    Args:
+        staged: The run.
+        store: The folder of runs, which the caller has claimed.
+
+    Returns:
+        The run's id there.
+
+    Raises:
+        OSError: If the folder cannot be written.
+        ArtifactError: If a version of an artifact is damaged.
+    """
     beside = staged.folder.parent
     for name in ("_sources", "_resources"):
         _move_contents(beside / name, store / name)
     _take_versions(staged, beside, store)
     folder, number = make_numbered_folder(store)
-    # It takes the place of an empty folder at once.
+    # Replaces an empty folder atomically.
     staged.folder.replace(folder)
     return str(number)
 
@@ -41,14 +53,14 @@ def _move_contents(source: Path, target: Path) -> None:
 
 
 def _take_versions(staged: StagedRun, beside: Path, store: Path) -> None:
-    """Take versions of artifacts, and let the record name them by their numbers here."""
+    """Copy versions of artifacts, and write this store's numbers of them into the record."""
     record = read_json(staged.folder / RUN)
     if not any(relation in record for relation in RELATIONS):
         return
-    ours, theirs = ArtifactStore(store), ArtifactStore(beside)
+    target, source = ArtifactStore(store), ArtifactStore(beside)
     for relation, mark in RELATIONS.items():
         for entry in record.get(relation, ()):
-            version = ours.take(theirs.resolve(f"{entry['name']}@{entry['digest']}"))
-            ours.note_run(mark, version, staged.uid)
+            version = target.take(source.resolve(f"{entry['name']}@{entry['digest']}"))
+            target.note_run(mark, version, staged.uid)
             entry["version"] = version.version
     (staged.folder / RUN).write_text(json.dumps(record, indent=2))

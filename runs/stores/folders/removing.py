@@ -1,4 +1,4 @@
-"""Removing runs from a folder: a run's folder is moved to where nobody looks for runs, and then deleted."""
+"""Removing runs from a folder: each is moved to a place where no reader looks, and then deleted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.folders import SPOOLED, run_folders
-from runs.stores.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
+from runs.stores.folders.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
 from runs.stores.removing import Removed
 
 __all__ = ["TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 
-# A folder for each run that was discarded, in which it lies as it did in the store.
+# Has a folder for each discarded run, in which the run lies as it did in the store.
 TRASH = ".trash"
 _SHARED = ("_sources", "_resources")
 _CONTENT = re.compile(r".*_[0-9a-f]{32}(\.[^/]*)?", re.DOTALL)
@@ -32,13 +32,17 @@ _ASIDE = ".removing-"
 
 
 def remove_folder(store: Path, folder: Path) -> None:
-    """Remove the folder of a run at once; one in a spool together with the contents beside it.
+    """Remove a run's folder; a folder in a spool goes with the contents beside it.
+
+    Args:
+        store: The folder of runs.
+        folder: The run's folder.
 
     Raises:
-        StoreError: If it cannot be moved away; then it stays as it was.
+        StoreError: If it cannot be moved away; it stays unchanged.
     """
     outgoing = store / OUTGOING
-    # A long name of the run and ours together may be too long.
+    # A long name with our suffix might be too long.
     target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
     _move_away(store, folder, lambda _: target)
     delete(target)
@@ -47,10 +51,14 @@ def remove_folder(store: Path, folder: Path) -> None:
 
 
 def discard_folder(store: Path, folder: Path) -> None:
-    """Move the folder of a run into the trash, from which `restore_folder` brings it back.
+    """Move a run's folder to the trash, from which `restore_folder` brings it back.
+
+    Args:
+        store: The folder of runs.
+        folder: The run's folder.
 
     Raises:
-        StoreError: If it cannot be moved; then it stays as it was.
+        StoreError: If it cannot be moved; it stays unchanged.
     """
     place = store / TRASH / secrets.token_hex(8)
     _move_away(store, folder, lambda moved: place / moved.relative_to(store))
@@ -59,8 +67,8 @@ def discard_folder(store: Path, folder: Path) -> None:
 def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> None:
     try:
         with contextlib.ExitStack() as stack:
-            if folder.name == SPOOLED and folder.parent != store:
-                # `runs sync` holds it while it delivers it.
+            if _is_spooled(store, folder):
+                # `runs sync` holds the lock while it delivers the run.
                 stack.enter_context(locked(folder))
                 folder = folder.parent
             target = target_of(folder)
@@ -77,48 +85,72 @@ def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> 
         raise StoreError(f"{folder} cannot be removed ({error.strerror}); check its permissions") from error
 
 
+def _is_spooled(store: Path, folder: Path) -> bool:
+    return folder.name == SPOOLED and folder.parent != store
+
+
 def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
-    """Return the runs in the trash, the one discarded last first: the place of each, its folder in there, and when."""
+    """Return the runs in the trash of a folder of runs.
+
+    Args:
+        store: The folder of runs.
+
+    Returns:
+        For each run its place in the trash, its folder there, and when it was discarded, in nanoseconds since the
+        epoch; last discarded first.
+    """
     found = []
     for place in (store / TRASH).glob("*"):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, StoreAwayError):  # another process took it
             found += [(place, folder, place.stat().st_mtime_ns) for folder in run_folders(place)]
-    return sorted(found, key=lambda one: (one[2], one[1]), reverse=True)
+    return sorted(found, key=lambda entry: (entry[2], entry[1]), reverse=True)
 
 
 def restore_folder(store: Path, place: Path, folder: Path) -> str:
-    """Move a run back out of the trash, and return its id: the one that it had, or else the next number.
+    """Move a run out of the trash.
+
+    Args:
+        store: The folder of runs.
+        place: The run's place in the trash.
+        folder: The run's folder there.
+
+    Returns:
+        The run's id: its former one, or the next number if that is taken.
 
     Raises:
-        StoreError: If it cannot be moved; then it stays as it was.
+        StoreError: If it cannot be moved; it stays in the trash.
     """
-    id = folder.relative_to(place)
-    moved = folder.parent if folder.name == SPOOLED and folder.parent != place else folder
-    target = store / moved.relative_to(place)
+    moved = folder.parent if _is_spooled(place, folder) else folder
     try:
         with claimed(store):
-            if target.exists():
-                if moved is not folder:
-                    raise StoreError(f"{target} already exists; move it away, or sync it first")
-                taken = filter(None, (as_number(path.name) for path in store.iterdir()))
-                target = store / str(1 + max(taken, default=0))
-                id = Path(target.name)
+            target = _free_target(store, moved.relative_to(place), is_spooled=moved is not folder)
             target.parent.mkdir(exist_ok=True)
             moved.rename(target)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not moved.exists():
-            had = folder.relative_to(place).as_posix()
-            raise StoreError(f"run {had} is no longer in the trash of {store}; another process took it") from error
+            former = folder.relative_to(place).as_posix()
+            raise StoreError(f"run {former} is no longer in the trash of {store}; another process took it") from error
         raise StoreError(f"{folder} cannot be brought back ({error.strerror}); check its permissions") from error
     shutil.rmtree(place, ignore_errors=True)
-    return id.as_posix()
+    return (target / folder.relative_to(moved)).relative_to(store).as_posix()
+
+
+def _free_target(store: Path, former: Path, *, is_spooled: bool) -> Path:
+    """Return where a run goes that had the path `former` below the store."""
+    target = store / former
+    if not target.exists():
+        return target
+    if is_spooled:
+        raise StoreError(f"{target} already exists; move it away, or sync it first")
+    numbers = filter(None, (as_number(path.name) for path in store.iterdir()))
+    return store / str(1 + max(numbers, default=0))
 
 
 def _empty_trash(store: Path, oldest: float) -> list[str]:
-    """Delete what is in the trash; return the ids that the runs had which are gone."""
+    """Delete the runs in the trash; return the ids that they had."""
     gone = []
     for place, folder, _ in in_trash(store):
-        # It goes as a whole: nobody can bring back half of it.
+        # Moved as a whole first, so that no process can restore half of it.
         target = store / OUTGOING / place.name
         try:
             target.parent.mkdir(exist_ok=True)
@@ -133,20 +165,20 @@ def _empty_trash(store: Path, oldest: float) -> list[str]:
             gone.append(folder.relative_to(place).as_posix())
     with contextlib.suppress(OSError):
         for path in (store / TRASH).iterdir():
-            if is_older(path, oldest):  # else a run may be about to come into it
+            if is_older(path, oldest):  # a run may be about to move into a young one
                 delete(path)
         (store / TRASH).rmdir()
     return gone
 
 
 def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
-    """Delete what was left behind, and contents that no run names and nothing touched for `grace_s` seconds.
+    """Delete leftovers of killed processes, and contents that no run names.
 
     Args:
         store: The folder of runs.
-        removed: Is told what is gone.
-        grace_s: As above.
-        empties_trash: Whether runs in the trash go, too.
+        removed: Receives what was deleted.
+        grace_s: Contents touched in the last so many seconds stay.
+        empties_trash: Whether to delete the runs in the trash, and half-written files, too.
 
     Raises:
         StoreError: If the folder cannot be read.
@@ -155,21 +187,25 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     if empties_trash:
         removed.runs += _empty_trash(store, oldest)
     sweep_folders(store, oldest)
-    found = [path for name in _SHARED for path in _contents(store / name, oldest)]
-    named, removed.unreadable = named_contents(store)
+    contents = [path for name in _SHARED for path in _contents(store / name, oldest)]
+    named, removed.unreadable = _named_contents(store)
     if empties_trash:
         sweep_unfinished(store, removed, oldest, named)
-    unused = [path for path in found if path.name not in named]
-    removed.num_young += sum(not is_older(path, oldest) for path in unused)
+    unused = [path for path in contents if path.name not in named]
     old = [path for path in unused if is_older(path, oldest)]
-    if removed.unreadable or not old:
-        return
-    aside = [(path, path.with_name(_ASIDE + path.name)) for path in old]
+    removed.num_young += len(unused) - len(old)
+    if old and not removed.unreadable:
+        _delete_contents(store, old, oldest, removed)
+
+
+def _delete_contents(store: Path, contents: list[Path], oldest: float, removed: Removed) -> None:
+    """Set contents aside, and delete those that no run has named or touched since."""
+    aside = [(path, path.with_name(_ASIDE + path.name)) for path in contents]
     for path, away in aside:
         with contextlib.suppress(OSError):
             path.rename(away)
-    # A run that began since then either finds a content gone, and copies it anew, or has touched or named it before.
-    named, unreadable = named_contents(store)
+    # A run that has started since then missed the content and copied it again, or named or touched it before.
+    named, unreadable = _named_contents(store)
     for path, away in aside:
         if unreadable or path.name in named or not is_older(away, oldest):
             _put_back(away, path)
@@ -182,9 +218,9 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
 
 
 def _contents(folder: Path, oldest: float) -> Iterator[Path]:
-    """Yield the contents of sources or resources; what was set aside and not deleted is put back first."""
+    """Yield the contents of sources or resources; those that a killed process set aside are put back first."""
     try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are needed
     except OSError:
         return
     for name in names:
@@ -201,13 +237,13 @@ def _contents(folder: Path, oldest: float) -> Iterator[Path]:
 def _put_back(away: Path, path: Path) -> None:
     with contextlib.suppress(OSError):
         if path.exists():
-            away.unlink()  # a run has copied it anew
+            away.unlink()  # a run has copied it again
         else:
             away.rename(path)
 
 
-def named_contents(store: Path) -> tuple[set[str], list[str]]:
-    """Return the last parts of all names that runs' records hold, and the runs whose record cannot be read."""
+def _named_contents(store: Path) -> tuple[set[str], list[str]]:
+    """Return the last parts of all names in the runs' records, and the runs whose record cannot be read."""
     named: set[str] = set()
     unreadable = []
     for folder in (*run_folders(store), *(folder for _, folder, _ in in_trash(store))):

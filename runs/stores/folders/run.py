@@ -1,21 +1,18 @@
-"""`FolderRun`: one past run in a folder of its own, ours or one of Sacred's FileStorageObserver."""
+"""`FolderRun`: one past run in a folder, recorded by the lab or by Sacred's FileStorageObserver."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
-from observers.record.atomic_file import replacing
 from observers.record.identity import read_lease, true_status
 from observers.record.json_text import parse_json
-from observers.record.locking import claimed
 from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
@@ -44,7 +41,6 @@ from runs.query.index.folders import has_record
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.content import Content, missing_content
-from runs.stores.folders.removing import discard_folder, remove_folder
 from runs.stores.media import Medium
 from runs.stores.run import Run, RunStore
 
@@ -52,24 +48,29 @@ if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points.points import Series
 
-__all__ = ["PARTS", "FolderRun"]
+__all__ = ["FolderRun"]
 
-# The parts of a record that have files of their own.
-PARTS = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
+# Files of the parts of a record.
+_FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
 
 
 class FolderRun(Run):
-    """A run in a folder of its own.
+    """A run in a folder.
+
+    Args:
+        store: The store that it belongs to.
+        base: The folder of runs that it lies in.
+        id: Its path below `base`.
 
     Attributes:
-        base: The folder of runs that it lies in.
-        folder: Its own folder.
+        base: The folder of runs.
+        folder: The run's own folder.
     """
 
     folder: Path
 
-    def __init__(self, store: RunStore, base: Path, id: str, row: Mapping[str, Any] | None = None) -> None:
-        super().__init__(store, id, row)
+    def __init__(self, store: RunStore, base: Path, id: str) -> None:
+        super().__init__(store, id)
         self.base = base
         self.folder = base / id
 
@@ -78,24 +79,29 @@ class FolderRun(Run):
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """See `Run.document`."""
         document = {**_read(self.folder / RUN), **self._readable(lambda: _read(self.folder / NOTES))}
         return without_pickles(document, twice=True)
 
     def _part(self, name: str) -> dict[str, Any]:
-        found = without_pickles(_read(self.folder / PARTS[name]))
-        if name == "summary" and not found and (self.folder / SACRED_METRICS).exists():
+        part = without_pickles(_read(self.folder / _FILES[name]))
+        if name == "summary" and not part and (self.folder / SACRED_METRICS).exists():
             return summary_of(_read(self.folder / SACRED_METRICS)) or {}
-        return found
+        return part
+
+    def _true_status(self) -> str:
+        return true_status(self.document, read_lease(self.folder)) or ""
 
     @property
-    def status(self) -> str:
-        """See `Run.status`."""
-        known = self._row.get("status")
-        return str(known) if known else true_status(self.document, read_lease(self.folder)) or ""
+    def lease(self) -> dict[str, Any] | None:
+        return read_lease(self.folder)
 
     def _check_is_there(self) -> None:
-        require_run(self.folder)
+        _require_run(self.folder)
+
+    def original(self) -> Run | None:
+        return self
+
+    # ------------------------------------------------------------------ points
 
     def _metric_names(self) -> list[str]:
         if (self.folder / POINTS).exists():
@@ -104,7 +110,7 @@ class FolderRun(Run):
         return list(_read(self.folder / SACRED_METRICS))
 
     def _series(self, name: str) -> Series | None:
-        # With numpy, which lists of runs do without.
+        # Lists of runs do without numpy, which these modules import.
         if (self.folder / POINTS).exists():
             from observers.record.points.intact_points import read_metric
 
@@ -115,82 +121,35 @@ class FolderRun(Run):
         return series_of(_read(self.folder / SACRED_METRICS).get(name), without_zone(self.start_time))
 
     @contextlib.contextmanager
-    def _damage_to(self, what: str) -> Iterator[None]:
-        """Turn what reading a damaged file raises into a StoreError."""
+    def _damage_to(self, part: str) -> Iterator[None]:
+        """Turn the errors of reading a damaged file into a StoreError."""
         try:
             yield
         except OSError as error:
-            raise StoreError(f"the {what} in {self.folder} cannot be read ({error.strerror})") from error
+            raise StoreError(f"the {part} in {self.folder} cannot be read ({error.strerror})") from error
         except MemoryError as error:
-            raise StoreError(f"the {what} in {self.folder} are larger than the memory that is free") from error
+            raise StoreError(f"the {part} in {self.folder} are larger than the memory that is free") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise StoreError(f"the {what} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
+            raise StoreError(f"the {part} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
 
-    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        """See `Run.read_output`."""
-        try:
-            with open_regular(self.folder / OUTPUT) as stream:
-                start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
-                stream.seek(start)
-                data = stream.read(max_bytes)
-                return data, start + len(data)
-        except FileNotFoundError:
-            require_run(self.folder)
-            return b"", max(start, 0)
-        except OSError as error:
-            raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
-        except MemoryError as error:
-            raise StoreError(f"{self.folder / OUTPUT} is larger than the memory that is free") from error
-
-    @property
-    def rank_outputs(self) -> dict[int, Content]:
-        """See `Run.rank_outputs`."""
-        names = {rank: f"{RANKS_FOLDER}/{path.name}" for rank, path in rank_files(self.folder).items()}
-        if not names:
-            require_run(self.folder)
-        return {rank: self._content(name, self.folder, name) for rank, name in names.items()}
-
-    @property
-    def artifacts(self) -> dict[str, Content]:
-        """See `Run.artifacts`."""
-        names = self.document.get("artifacts")
-        names = names if isinstance(names, list) else []
-        return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
-
-    @property
-    def checkpoints(self) -> dict[str, Content]:
-        """See `Run.checkpoints`."""
-        names = [name for name, _ in checkpoint_files(self.folder)]
-        if not names:
-            require_run(self.folder)
-        return {name: self._content(name, self.folder, name) for name in names}
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        """See `Run.lease`."""
-        return read_lease(self.folder)
-
-    @property
-    def media(self) -> list[Medium]:
-        """See `Run.media`."""
-        return [medium for line in lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
-
-    def _medium(self, line: bytes) -> Medium | None:
-        try:
-            entry = parse_json(line)
-            fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
-            files = [entry["file"], *entry.get("images", ())]
-            contents = [self._content(str(file), self.folder, str(file)) for file in files]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None  # a line that was damaged hides no other
-        images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
-        return Medium(**fields, time_s=entry.get("time"), content=contents[0], images=images)
+    # ------------------------------------------------------------------ files
 
     def stored(self, kind: str) -> list[Content]:
-        """See `Run.stored`."""
-        experiment = self.document.get("experiment") if kind == "sources" else self.document
-        # Pairs of a name and a path below the store.
-        pairs = experiment.get(kind) if isinstance(experiment, dict) else None
+        if kind == "artifacts":
+            names = self.document.get("artifacts")
+            names = names if isinstance(names, list) else []
+            return [self._own_file(name) for name in names if isinstance(name, str)]
+        if kind == "checkpoints":
+            found = [self._own_file(name) for name, _ in checkpoint_files(self.folder)]
+            if not found:
+                _require_run(self.folder)
+            return found
+        return self._shared_files(kind)
+
+    def _shared_files(self, kind: str) -> list[Content]:
+        """Return sources or resources, which runs share beside their folders."""
+        holder = self.document.get("experiment") if kind == "sources" else self.document
+        pairs = holder.get(kind) if isinstance(holder, dict) else None
         return [
             self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
@@ -198,66 +157,79 @@ class FolderRun(Run):
         ]
 
     def _below_the_store(self, path: str, kept_in: str) -> str:
-        """Return a stored path as one below the store.
+        """Return a recorded path as one below the store.
 
-        Stock Sacred names resources from the folder that the run was started in, which no record tells.
+        Stock Sacred records resources relative to the working directory of the run, which no record tells.
         """
         *_, folder, name = ("", "", *Path(path).parts)
         kept = f"{kept_in}/{name}"
         is_other = folder == kept_in and path != kept and not (self.folder.parent / path).exists()
         return kept if is_other else path
 
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        names = {rank: f"{RANKS_FOLDER}/{path.name}" for rank, path in rank_files(self.folder).items()}
+        if not names:
+            _require_run(self.folder)
+        return {rank: self._own_file(name) for rank, name in names.items()}
+
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        try:
+            with open_regular(self.folder / OUTPUT) as stream:
+                start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
+                stream.seek(start)
+                data = stream.read(max_bytes)
+                return data, start + len(data)
+        except FileNotFoundError:
+            _require_run(self.folder)
+            return b"", max(start, 0)
+        except OSError as error:
+            raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
+        except MemoryError as error:
+            raise StoreError(f"{self.folder / OUTPUT} is larger than the memory that is free") from error
+
+    @property
+    def media(self) -> list[Medium]:
+        return [medium for line in _lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
+
+    def _medium(self, line: bytes) -> Medium | None:
+        """Return the medium that a line records; None for a damaged line, which must not hide the others."""
+        try:
+            entry = parse_json(line)
+            return Medium.of(entry, [self._own_file(str(file)) for file in (entry["file"], *entry.get("images", ()))])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """See `Run.media_entries`."""
-        found = []
+        entries = []
         with self._damage_to("media"):
             for entry in read_json_lines(self.folder / MEDIA):
-                files = [entry["file"], *entry.get("images", ())]
-                paths = [media_path(self.folder, file) for file in files]
-                found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
-        if not found:
-            require_run(self.folder)
-        return found
+                paths = [media_path(self.folder, file) for file in (entry["file"], *entry.get("images", ()))]
+                contents = [self._content(path.name, self.folder, f"{MEDIA_FOLDER}/{path.name}") for path in paths]
+                entries.append((entry, contents))
+        if not entries:
+            _require_run(self.folder)
+        return entries
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
-        """See `Run.artifact_details`."""
         details = self.document.get("artifact_details")
         details = details if isinstance(details, dict) else {}
         return {name: one for name, one in details.items() if isinstance(one, dict)}
 
     def odd_values(self) -> bytes:
-        """See `Run.odd_values`."""
         try:
             return read_regular(self.folder / VALUES)
         except OSError:
             return b""
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
-        """See `Run.fetch_version`."""
         try:
             return ArtifactStore(self.folder.parent).resolve(f"{entry['name']}@{entry['digest']}")
         except ArtifactError as error:
             raise StoreError(str(error)) from error
 
-    def original(self) -> Run | None:
-        """See `Run.original`."""
-        return self
-
-    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        try:
-            with claimed(self.folder):
-                now = FolderRun(self.store, self.base, self.id)
-                content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
-                with replacing(self.folder / NOTES) as stream:
-                    stream.write(content)
-        except OSError as error:
-            raise StoreError(f"{self.folder} cannot be written ({error.strerror})") from error
-
-    def _remove(self) -> None:
-        remove_folder(self.base, self.folder)
-
-    def _discard(self) -> None:
-        discard_folder(self.base, self.folder)
+    def _own_file(self, name: str) -> Content:
+        return self._content(name, self.folder, name)
 
     def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
         if "\0" in path:
@@ -275,40 +247,36 @@ class FolderRun(Run):
         return Content(name, open_, md5)
 
 
-def lines_of(path: Path) -> list[bytes]:
-    """Return the whole lines of an append-only file; none if there is no file."""
+def _lines_of(path: Path) -> list[bytes]:
+    """Return the complete lines of an append-only file; none if there is no file."""
     try:
         return read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
-        require_run(path.parent)
+        _require_run(path.parent)
         return []
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def require_run(folder: Path) -> None:
-    """Check that there is a run in a folder, whatever it lacks.
-
-    Raises:
-        StoreError: If it was removed since it was found.
-    """
+def _require_run(folder: Path) -> None:
+    """Raise a StoreError if the run in a folder was removed since it was found."""
     if not has_record(folder):
-        raise StoreError(f"{folder / RUN} does not exist; the run was removed, or is being created")
+        raise _gone(folder / RUN)
+
+
+def _gone(path: Path) -> StoreError:
+    return StoreError(f"{path} does not exist; the run was removed, or is being created")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the document in a file; an empty one if the run has none.
-
-    Raises:
-        StoreError: If it cannot be read, or the run is gone.
-    """
+    """Return the document in a file; an empty one if the run lacks the file."""
     try:
         document = parse_json(read_regular(path))
     except FileNotFoundError:
-        if path.name != RUN:
-            require_run(path.parent)
-            return {}
-        raise StoreError(f"{path} does not exist; the run was removed, or is being created") from None
+        if path.name == RUN:
+            raise _gone(path) from None
+        _require_run(path.parent)
+        return {}
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Delivering a run that was made ready into a database, in which it says COPYING until it is whole."""
+"""Delivering a staged run into a database, where its status is COPYING until it is whole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ _ATTEMPTS = 10
 
 
 def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
-    """Deliver a run, and return its `_id`; repeated, it finishes what was begun.
+    """Deliver a run; a second call finishes an interrupted one.
+
+    Args:
+        staged: The run.
+        mongo: The database.
+
+    Returns:
+        Its `_id`.
 
     Raises:
         StoreError: If the database cannot be written, or others deliver the run at the same time.
@@ -55,7 +62,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
         notes = read_json(staged.folder / NOTES)
         if notes:
             mongo.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
-        # Only now does it say of itself that it is whole.
+        # The true status comes last: now the run is whole.
         path.write_text(json.dumps(record))
         _deliver(delivery, mongo)
     return delivery.run_id
@@ -73,7 +80,14 @@ def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
 
 
 def unnamed_files(folder: Path) -> tuple[str, ...]:
-    """Return a sentence on the files of a run's folder that only a folder can hold; none if there are none."""
+    """Return a sentence on the files of a run that a database has no place for.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The sentence; none if there are no such files.
+    """
     record = parse_json((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
@@ -87,15 +101,19 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
 
 
 def changed_entries(folder: Path) -> tuple[str, ...]:
-    """Return a sentence for each entry of a run that a database holds in another form, and has no place for its own."""
+    """Return a sentence for each entry of a run that a database can only hold in another form.
+
+    Args:
+        folder: The run's folder.
+    """
     record = parse_json((folder / RUN).read_bytes())
     details = record.get("artifact_details", {})
     entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
     entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}
-    said = []
-    for what, entry in entries.items():
+    sentences = []
+    for name, entry in entries.items():
         packer = Packer(str(record["uid"]))
         packer.entry(entry)
         if not packer.is_exact:
-            said.append(f"{what}: its keys with . or $, integers of more than 34 digits or lone surrogates are changed")
-    return tuple(said)
+            sentences.append(f"{name}: its keys with . or $, integers over 34 digits or lone surrogates are changed")
+    return tuple(sentences)

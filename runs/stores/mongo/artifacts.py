@@ -11,32 +11,31 @@ from observers.mongo.documents import restore
 from runs.errors import StoreError
 from runs.stores.artifact_versions import StoredArtifact
 from runs.stores.content import Content
-from runs.stores.mongo.bson_values import plain
 from runs.stores.mongo.database import Document, MongoDatabase
+from runs.stores.mongo.documents import plain
 
 __all__ = ["versions_in_database"]
 
 
 def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact]:
-    """Return the versions of an artifact in a database, the oldest first.
+    """Return all versions of an artifact, oldest first.
+
+    Args:
+        mongo: The database.
+        name: Name of the artifact.
 
     Raises:
         StoreError: If they cannot be read.
     """
     with mongo.errors():
-        found = list(mongo.collections.artifacts.find({"name": name}, sort=[("version", 1)]))
-    return [_of_database(mongo, document) for document in found]
+        documents = list(mongo.collections.artifacts.find({"name": name}, sort=[("version", 1)]))
+    return [_stored(mongo, document) for document in documents]
 
 
-def _of_database(mongo: MongoDatabase, document: Document) -> StoredArtifact:
-    def read(key: Any) -> bytes:
-        with mongo.errors():
-            return mongo.fs.get(key).read()
-
-    listed = document.get("files")
-    files = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    metadata = plain(restore(document.get("metadata"), read))
-    created = document.get("created")
+def _stored(mongo: MongoDatabase, document: Document) -> StoredArtifact:
+    # Other programs may have written the document.
+    listed, created = document.get("files"), document.get("created")
+    files = [file for file in listed if isinstance(file, dict)] if isinstance(listed, list) else []
     return StoredArtifact(
         str(document.get("name")),
         int(document.get("version") or 0),
@@ -45,15 +44,24 @@ def _of_database(mongo: MongoDatabase, document: Document) -> StoredArtifact:
         created.replace(tzinfo=UTC) if isinstance(created, datetime) else None,
         int(document.get("bytes") or 0),
         int(document.get("num_files") or len(files)),
-        metadata if isinstance(metadata, dict) else {},
+        _metadata(mongo, document),
         tuple(map(str, document.get("made_by") or ())),
         tuple(map(str, document.get("used_by") or ())),
-        {str(one.get("path")): _content_in_database(mongo, one) for one in files},
-        {str(one.get("path")): int(one.get("bytes") or 0) for one in files},
+        {str(file.get("path")): _content(mongo, file) for file in files},
+        {str(file.get("path")): int(file.get("bytes") or 0) for file in files},
     )
 
 
-def _content_in_database(mongo: MongoDatabase, file: Document) -> Content:
+def _metadata(mongo: MongoDatabase, document: Document) -> dict[str, Any]:
+    def read(key: Any) -> bytes:
+        with mongo.errors():
+            return mongo.fs.get(key).read()
+
+    metadata = plain(restore(document.get("metadata"), read))
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _content(mongo: MongoDatabase, file: Document) -> Content:
     def open_() -> BinaryIO:
         with mongo.errors():
             try:

@@ -1,7 +1,7 @@
-"""Arrays of numbers in raw BSON, decoded by numpy: a hundredth of the time and memory of a Python object for each.
+"""Decoding arrays of numbers in raw BSON by numpy, which takes a hundredth of the time and memory of Python objects.
 
-BSON keeps an array as a document whose keys are "0", "1", and so on, so that elements of one kind whose keys have
-equally many digits are equally long: https://bsonspec.org/spec.html
+A BSON array is a document with the keys "0", "1" and so on. Elements of one type whose keys have the same number of
+digits have the same length: https://bsonspec.org/spec.html
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ __all__ = ["decode_arrays"]
 
 _ARRAY = 4
 _DTYPES = {1: "<f8", 9: "<M8[ms]", 16: "<i4", 18: "<i8"}
-# Lengths of values by their kind, in bytes; those of the second line begin with it, and count so many bytes more.
+# Lengths of values in bytes, by type; values of the second table begin with their length, to which the number is added.
 _LENGTHS = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
 _EXTRA_LENGTHS = {2: 4, 3: 0, _ARRAY: 0, 5: 5, 13: 4, 14: 4, 15: 0}
 
 
 def decode_arrays(raw: bytes | memoryview) -> dict[str, Any]:
-    """Return a document as `bson.decode` does, but arrays of one kind of number, or of dates, as arrays of numpy."""
+    """Decode a document.
+
+    Args:
+        raw: The document in BSON.
+
+    Returns:
+        The result of `bson.decode`, in which arrays of dates or of one type of number are arrays of numpy.
+    """
     raw, rest, arrays, position = bytes(raw), [], {}, 4
     while position < len(raw) - 1:
         kind, behind_name = raw[position], raw.index(0, position + 1) + 1
@@ -43,7 +50,7 @@ def decode_arrays(raw: bytes | memoryview) -> dict[str, Any]:
 
 
 def _numbers(array: bytes) -> np.ndarray | None:
-    """Return the numbers of an array of one kind; None of any other, and of an empty one."""
+    """Return the numbers of an array of one type; None for an empty array and for any other."""
     kind, start, end = array[4], 4, len(array) - 1
     if kind not in _DTYPES:
         return None

@@ -1,4 +1,4 @@
-"""An open MongoDB database of runs: its collections, its files, and its errors in one sentence."""
+"""`MongoDatabase`: an open connection to a database of runs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from runs.errors import StoreAwayError, StoreError
 
 __all__ = ["BATCH", "Document", "MongoDatabase"]
 
-# Documents of an answer that are held at once where there may be thousands; else they are 16 MB, five times as objects.
+# Documents per batch of a long answer. The default is 16 MB, which is five times as much in Python objects.
 BATCH = 1_000
 
 
 class MongoDatabase:
-    """A database of runs, and its connection.
+    """A database of runs, its connection and its collections.
 
     Args:
         url: `mongodb://` or `mongodb+srv://`, with the database's name (`sacred` if it has none).
-        prefix: Of the collections' names, without its underscore; or the name of the collection of runs alone.
+        prefix: Prefix of the collections' names, without the underscore; or the name of the collection of runs.
 
     Attributes:
-        destination: The same as observers name it, with credentials.
+        destination: The database as observers name it, with credentials.
         where: The URL without credentials, with the prefix.
-        collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
+        database: The database.
+        collections: All its collections.
+        runs, metrics, chunks, media: Some of them.
         raw_metrics: `metrics` as bytes; see `runs.stores.mongo.bson_arrays`.
         fs: The files.
 
     Raises:
-        StoreError: If the server cannot be reached or refuses.
+        StoreError: If the server cannot be reached, or refuses.
     """
 
     def __init__(self, url: str, prefix: str = "") -> None:
@@ -62,7 +64,7 @@ class MongoDatabase:
         self.fs = gridfs.GridFS(self.database)
 
     def _find_collections(self, prefix: str) -> Collections:
-        """Return those of a prefix, or, where it has no runs, the collection of that name with Sacred's `metrics`."""
+        """Return the collections of a prefix; if they have no runs, the collection of that name and `metrics`."""
         collections = Collections(self.database, prefix)
         if collections.runs.find_one({}, {"_id": 1}) is None and prefix:
             alone = Collections(self.database, collection=prefix)
@@ -72,7 +74,7 @@ class MongoDatabase:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn what goes wrong with the server into a StoreError."""
+        """Turn errors of the server into StoreError."""
         try:
             yield
         except ConnectionFailure as error:
@@ -81,7 +83,14 @@ class MongoDatabase:
             raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
 
     def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
-        """Return the contents of many files by two queries; those that are not as their record says are left out."""
+        """Return the contents of many files, in two queries.
+
+        Args:
+            keys: Ids of the files.
+
+        Returns:
+            Contents by id. Files whose length or MD5 differs from their record are left out.
+        """
         wanted = {"$in": list(keys)}
         found: dict[Any, list[bytes]] = {}
         with self.errors():

@@ -1,9 +1,9 @@
-"""Filters and sorts as MongoDB takes them, with the same answers as the index over folders gives."""
+"""Filters and sorts as MongoDB queries that give the same answers as the index over folders."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -13,22 +13,27 @@ import pymongo
 
 from observers.mongo.documents import stored_key
 from observers.record.storable import is_large
-from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, Words, holds
-from runs.query.names import TIMES, full_name
+from runs.query.filters import Condition, Filter, Not, OneOf, Words, holds
+from runs.query.names import TIMES
+from runs.query.question import Question
 from runs.query.times import DURATION
 
 __all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 
-_COMPARISONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
-_NOTHING: dict[str, Any] = {"_id": {"$in": []}}
+Query = dict[str, Any]
+# Where Omniboard keeps tags, a list, and the note on a run, a text.
+OMNIBOARD_TAGS, OMNIBOARD_NOTES = "omniboard.tags", "omniboard.notes"
+_OPERATORS = {"==": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
+_NOTHING: Query = {"_id": {"$in": []}}
+_NO_LIST: Query = {"$not": {"$type": "array"}}
 
 
-def _is_time(expression: str) -> dict[str, Any]:
+def _is_time(expression: str) -> Query:
     return {"$eq": [{"$type": expression}, "date"]}
 
 
-# What `runs.query.times.duration_s` computes, in seconds; null where it is None.
-_DURATION_S: dict[str, Any] = {
+# `runs.query.times.duration_s` as an expression, in seconds; null where that is None.
+_DURATION_S: Query = {
     "$let": {
         "vars": {
             "start": {"$ifNull": ["$start_time", "$queue_time"]},
@@ -46,84 +51,101 @@ _DURATION_S: dict[str, Any] = {
 
 
 def stored_path(name: str) -> str:
-    """Return the path of a full name in a run's document, where a metric's name holds no dots."""
+    """Return the path of a field in a run's document, where the name of a metric is a key without dots.
+
+    Args:
+        name: The field's full name.
+    """
     if name.startswith("summary."):
         metric, _, statistic = name.removeprefix("summary.").rpartition(".")
         return f"summary.{stored_key(metric)}.{statistic}" if metric else name
     return name
 
 
-# Where Omniboard keeps the words that people attach there: a list.
-OMNIBOARD_TAGS = "omniboard.tags"
-# And the note on a run: a text.
-OMNIBOARD_NOTES = "omniboard.notes"
-Found = Mapping[Condition, Sequence[Any]]
-
-
-def query_of(tree: Filter, dead: Sequence[Any] = (), found: Found = MappingProxyType({})) -> dict[str, Any]:
+def query_of(
+    tree: Filter, dead: Sequence[Any] = (), matching: Mapping[Condition, Sequence[Any]] = MappingProxyType({})
+) -> Query:
     """Return a filter as a MongoDB query.
 
     Args:
-        tree: The filter.
-        dead: `_id` of the runs that say RUNNING and are DEAD.
-        found: `_id` of the runs that each of its regular expressions finds; those of the server are of another dialect.
+        tree: The filter, without `Words`.
+        dead: `_id` of the DEAD runs whose document says RUNNING.
+        matching: For each regular expression in the filter the `_id` of the runs that match it; the server's
+            expressions are of another dialect.
     """
-    if isinstance(tree, AllOf):
-        parts = [part for part in (query_of(part, dead, found) for part in tree.parts) if part]
-        return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
-    if isinstance(tree, OneOf):
-        return {"$or": [query_of(part, dead, found) for part in tree.parts]} if tree.parts else _NOTHING
-    if isinstance(tree, Not):
-        return {"$nor": [query_of(tree.part, dead, found)]}
+    if isinstance(tree, Condition):
+        return _with_status(tree, dead, matching)
     assert not isinstance(tree, Words)  # see `runs.stores.mongo.words`
-    if tree.operator == "~":
-        stored: dict[str, Any] = {"_id": {"$in": list(found[tree])}}
-    else:
-        stored = _condition(tree)
-    if tree.name == "status" and dead:
-        stored = {"$and": [stored, {"_id": {"$nin": list(dead)}}]}
-        return {"$or": [stored, {"_id": {"$in": list(dead)}}]} if holds(tree, "DEAD") else stored
-    return stored
+    parts = [query_of(part, dead, matching) for part in tree.parts]
+    if isinstance(tree, Not):
+        return {"$nor": parts}
+    if isinstance(tree, OneOf):
+        return {"$or": parts} if parts else _NOTHING
+    parts = [part for part in parts if part]
+    return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
 
 
-def _condition(condition: Condition) -> dict[str, Any]:
-    path, operator, value = stored_path(condition.name), condition.operator, condition.value
-    if operator == "in":
-        return query_of(OneOf(tuple(Condition(condition.name, "==", item) for item in value)))
-    if operator == "!=":
-        return {"$nor": [_condition(Condition(condition.name, "==", value))]}
-    if condition.name == "_id":
+def _with_status(condition: Condition, dead: Sequence[Any], matching: Mapping[Condition, Sequence[Any]]) -> Query:
+    """Return a condition as a query that takes dead runs for DEAD."""
+    query = {"_id": {"$in": list(matching[condition])}} if condition.operator == "~" else _condition(condition)
+    if condition.name != "status" or not dead:
+        return query
+    others: Query = {"$and": [query, {"_id": {"$nin": list(dead)}}]}
+    return {"$or": [others, {"_id": {"$in": list(dead)}}]} if holds(condition, "DEAD") else others
+
+
+def _condition(condition: Condition) -> Query:
+    name, operator, value = condition.name, condition.operator, condition.value
+    if name == "_id":
         return _on_id(operator, value)
-    if condition.name == DURATION:
+    if operator == "in":
+        return query_of(OneOf(tuple(Condition(name, "==", item) for item in value)))
+    if name == DURATION:
         return _on_duration(operator, value)
-    if isinstance(value, float) and math.isnan(value) and operator != "==":
+    if _is_nan(value) and operator != "==":
         return _NOTHING
-    if condition.name in TIMES and isinstance(value, str):
+    path = stored_path(name)
+    if path.startswith("tags.") and operator == "==" and (value is True or value is None):
+        return _on_tag(path, has_tag=value is True)
+    if name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
-    if path.startswith("tags.") and (value is True or value is None) and operator == "==":
-        word = {OMNIBOARD_TAGS: path.removeprefix("tags.")}
-        stored = {path: value}
-        return {"$or": [stored, word]} if value else {"$and": [stored, {"$nor": [word]}]}
+    return _on_list(path, value) if isinstance(value, list) else _on_scalar(path, operator, value)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _on_tag(path: str, *, has_tag: bool) -> Query:
+    in_omniboard = {OMNIBOARD_TAGS: path.removeprefix("tags.")}
+    if has_tag:
+        return {"$or": [{path: True}, in_omniboard]}
+    return {"$and": [{path: None}, {"$nor": [in_omniboard]}]}
+
+
+def _on_list(path: str, value: list[Any]) -> Query:
+    # A comparison by path would also find the list among the items of a list.
+    same = {"$expr": {"$eq": [f"${path}", {"$literal": _as_stored(value)}]}}
+    return {"$and": [*_no_lists(path), {path: {"$type": "array"}}, same]}
+
+
+def _on_scalar(path: str, operator: str, value: Any) -> Query:
+    # MongoDB would also compare the items of a list.
     lists = _no_lists(path)
-    if isinstance(value, list):
-        # A comparison by path would find the list among the items of a list, too.
-        same = {"$expr": {"$eq": [f"${path}", {"$literal": _as_stored(value)}]}}
-        return {"$and": [*lists, {path: {"$type": "array"}}, same]}
-    # MongoDB looks into lists, too.
-    test = {_COMPARISONS.get(operator, "$eq"): _as_stored(value), "$not": {"$type": "array"}}
-    if value is None and lists:
-        return {"$or": [{path: test}, {"$nor": [{"$and": lists}]}]}
-    return {"$and": [*lists, {path: test}]} if lists else {path: test}
+    test = {path: {_OPERATORS[operator]: _as_stored(value), **_NO_LIST}}
+    if not lists:
+        return test
+    return {"$or": [test, {"$nor": [{"$and": lists}]}]} if value is None else {"$and": [*lists, test]}
 
 
-def _no_lists(path: str) -> list[dict[str, Any]]:
-    """Return conditions that none of the entries above a path is a list, whose items MongoDB would go into."""
+def _no_lists(path: str) -> list[Query]:
+    """Return the conditions that no entry above a path is a list, whose items MongoDB would search."""
     parts = path.split(".")
-    return [{".".join(parts[:count]): {"$not": {"$type": "array"}}} for count in range(2, len(parts))]
+    return [{".".join(parts[:count]): _NO_LIST} for count in range(2, len(parts))]
 
 
 def _as_stored(value: Any) -> Any:
-    """Return a value as it is in a database; see `observers.mongo.documents`."""
+    """Return a value as a database holds it; see `observers.mongo.documents`."""
     if isinstance(value, list):
         return [_as_stored(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool) and is_large(value):
@@ -131,52 +153,61 @@ def _as_stored(value: Any) -> Any:
     return value
 
 
-def _on_id(operator: str, value: Any) -> dict[str, Any]:
-    """Return a condition on the ids, of which the numbers are compared with numbers, and the texts with texts."""
-    if isinstance(value, float) and math.isnan(value):
-        return _NOTHING
-    value = _as_stored(value)
-    if operator != "==":
-        return {"_id": {_COMPARISONS[operator]: value}}
-    # A text of digits may have been asked for as a run's id.
-    same = [value, *([str(value)] if isinstance(value, int) else [])]
-    if isinstance(value, str) and bson.ObjectId.is_valid(value):
-        same.append(bson.ObjectId(value))
-    return {"_id": {"$in": same}}
+def _on_id(operator: str, value: Any) -> Query:
+    """Return a condition on the id, which compares numbers with numbers and texts with texts."""
+    if operator in ("in", "=="):
+        return {"_id": {"$in": [key for item in (value if operator == "in" else [value]) for key in _keys_of(item)]}}
+    return _NOTHING if _is_nan(value) else {"_id": {_OPERATORS[operator]: _as_stored(value)}}
 
 
-def _on_duration(operator: str, value: Any) -> dict[str, Any]:
+def _keys_of(id: Any) -> Iterator[Any]:
+    """Yield each `_id` that an id may mean."""
+    if _is_nan(id):
+        return
+    yield _as_stored(id)
+    if isinstance(id, int):
+        yield str(id)  # digits may be a text
+    elif isinstance(id, str) and bson.ObjectId.is_valid(id):
+        yield bson.ObjectId(id)
+
+
+def _on_duration(operator: str, value: Any) -> Query:
     """Return a condition on the duration, which no document holds."""
     if operator == "==" and value is None:
         return {"$expr": {"$eq": [_DURATION_S, None]}}
-    if operator == "~" or isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return _NOTHING
-    test = {"$eq" if operator == "==" else _COMPARISONS[operator]: [_DURATION_S, value]}
-    return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, test]}}
+    return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, {_OPERATORS[operator]: [_DURATION_S, value]}]}}
 
 
-def exists(name: str) -> dict[str, Any]:
-    """Return the condition that a run has the field of that full name, or one below it."""
+def exists(name: str) -> Query:
+    """Return the condition that a run has a field, or one below it.
+
+    Args:
+        name: The field's full name.
+    """
     path = stored_path(name)
     return {"$and": [*_no_lists(path), {path: {"$exists": True}}]}
 
 
-def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
-    """Return condition, path and direction of queries that, one behind the other, give every run once, in order."""
-    if not sort:
-        return [({}, "_id", pymongo.ASCENDING)]
-    name = full_name(sort.removeprefix("-"))
-    path = stored_path(name)
-    direction = pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING
-    if name == "_id":
+def sort_stages(question: Question) -> list[tuple[Query, str, int]]:
+    """Return queries that, one after the other, find every run once and in order.
+
+    Args:
+        question: The question, which is not sorted by duration.
+
+    Returns:
+        For each query a condition, and the path and direction to sort by. There is one for each kind of value, as
+        every store sorts numbers before booleans before texts before the rest.
+    """
+    path = stored_path(question.by)
+    direction = pymongo.DESCENDING if question.descending else pymongo.ASCENDING
+    if question.by == "_id":
         return [({}, path, direction)]
-    if name in TIMES:
-        tests: list[dict[str, Any]] = [{"$type": "date"}]
+    if question.by in TIMES:
+        tests: list[Query] = [{"$type": "date"}]
     else:
-        # A comparison finds numbers only, or texts only; and NaN is none of them.
+        # A comparison finds values of its own kind; no comparison finds NaN.
         tests = [{"$gte": -math.inf}, {"$in": [False, True]}, {"$gte": ""}]
-    lists = _no_lists(path)
-    kinds: list[dict[str, Any]] = [{path: {**test, "$not": {"$type": "array"}}} for test in tests]
-    kinds = [{"$and": [*lists, kind]} if lists else kind for kind in kinds]
-    rest = {"$nor": kinds}
-    return [*((kind, path, direction) for kind in kinds), (rest, "_id", pymongo.ASCENDING)]
+    kinds: list[Query] = [{"$and": [*_no_lists(path), {path: {**test, **_NO_LIST}}]} for test in tests]
+    return [*((kind, path, direction) for kind in kinds), ({"$nor": kinds}, "_id", pymongo.ASCENDING)]

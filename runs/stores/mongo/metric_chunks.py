@@ -1,4 +1,4 @@
-"""Points of a metric in MongoDB beyond those that its document in Sacred's form holds."""
+"""Points of a metric in MongoDB beyond those in its document in Sacred's form."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ __all__ = ["joined"]
 
 
 def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
-    """Return a series with the points of `metrics_chunks` behind it, if there are any."""
+    """Append the points of chunks to a series.
+
+    Args:
+        series: The first points.
+        chunks: Documents of `metrics_chunks` with `data` and `float_steps`, in order.
+    """
     steps, values, times = [series.steps], [series.values], [series.times]
     for chunk in chunks:
         points = np.frombuffer(chunk["data"], POINT)
         steps.append(to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps"))))
-        # Copied, so that the chunk is not held until the end.
+        # A copy does not keep the chunk in memory.
         values.append(points["value"].copy())
         times.append(points["time"] / TICKS_PER_S)
     return Series(*map(_concatenated, (steps, values, times)))
 
 
 def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
-    """Return arrays as one, and leave the list empty, so that they are not held twice."""
+    """Join arrays, and clear the list, so that memory does not hold them twice."""
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     parts.clear()
     return whole

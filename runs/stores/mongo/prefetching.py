@@ -1,36 +1,42 @@
-"""Fields and points of many runs of a database, by one query for all of them."""
+"""Fields and points of many runs of a database, in one query for all of them."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from observers.mongo.run_document import exact_time
 from runs.errors import StoreError
 from runs.stores.mongo.bson_arrays import decode_arrays
-from runs.stores.mongo.bson_values import plain
-from runs.stores.mongo.database import MongoDatabase
-from runs.stores.mongo.rows import projection_of, row_in
+from runs.stores.mongo.database import Document, MongoDatabase
+from runs.stores.mongo.documents import plain, projection_of, row_in
 from runs.stores.mongo.run import SERIES_FIELDS, MongoRun, fields_of_part
+from runs.stores.run import PARTS
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
 
 __all__ = ["prefetch_from", "series_from"]
 
-_PARTS = frozenset(("config", "info", "summary", "provenance"))
 _META = "meta"
-# Runs of one query: of their fields, and of their points, which are held all at once.
+# Runs per query: for fields, and for points, which are all held at once.
 _BATCH, _BATCH_OF_SERIES = 500, 64
 
 
 def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
-    """Let runs hold fields of theirs; see `runs.stores.store.Store.prefetch`."""
+    """Let runs hold fields.
+
+    Args:
+        mongo: The database.
+        runs: Runs of the database.
+        names: See `runs.stores.store.Store.prefetch`.
+
+    Raises:
+        StoreError: If the database cannot be read.
+    """
     fields = [name for name in names if name != "metrics"]
-    lacking = [run for run in runs if not all(map(run.holds, fields))]
-    for batch in _batches(lacking, _BATCH):
+    for batch in _batches([run for run in runs if not all(map(run.holds, fields))], _BATCH):
         _hold_fields(mongo, batch, fields)
     if "metrics" in names:
         for batch in _batches([run for run in runs if not run.holds("metrics")], _BATCH):
@@ -38,32 +44,40 @@ def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequenc
 
 
 def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
-    parts, others = [name for name in names if name in _PARTS], [name for name in names if name not in _PARTS]
-    # What `meta` was recorded as, with keys that MongoDB cannot hold, is told of the whole of it.
-    fields = [_META if name.startswith(f"{_META}.") else name for name in others]
-    projection = {**projection_of(fields), "microseconds": 1, "uid": 1} | dict.fromkeys(
-        itertools.chain(*map(fields_of_part, parts)), 1
-    )
-    if _META in fields and "exact" not in projection:
-        projection["exact.run"] = 1
+    parts, fields = [name for name in names if name in PARTS], [name for name in names if name not in PARTS]
     by_key = {_place(run.key): run for run in runs}
+    query = {"_id": {"$in": [run.key for run in runs]}}
     with mongo.errors():
-        for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, projection):
+        for document in mongo.runs.find(query, _projection(parts, fields)):
             run = by_key.get(_place(document["_id"]))
-            if run is None:
-                continue  # one that says so itself when it is asked
-            given = run.with_exact_entries(document, [_META]) if _META in fields else document
-            run.hold({**row_in(given, others), **_exact_times(document, others)})
-            for part in parts:
-                with contextlib.suppress(StoreError):
-                    run.hold_part(part, document)
+            if run is not None:
+                _hold(run, document, parts, fields)
 
 
-def _exact_times(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the times among some fields as they were recorded, which a database rounds."""
+def _projection(parts: Sequence[str], fields: Sequence[str]) -> dict[str, int]:
+    # The exact form of `meta`, with keys that MongoDB cannot hold, covers all of it.
+    paths = [_META if name.startswith(f"{_META}.") else name for name in fields]
+    projection = {**projection_of(paths), "microseconds": 1, "uid": 1}
+    projection |= dict.fromkeys([path for part in parts for path in fields_of_part(part)], 1)
+    if _META in paths and "exact" not in projection:
+        projection["exact.run"] = 1
+    return projection
+
+
+def _hold(run: MongoRun, document: Document, parts: Sequence[str], fields: Sequence[str]) -> None:
+    has_meta = any(name.partition(".")[0] == _META for name in fields)
+    exact = run.with_exact_entries(document, [_META]) if has_meta else document
+    run.hold({**row_in(exact, fields), **_exact_times(document, fields)})
+    for part in parts:
+        with contextlib.suppress(StoreError):  # the run reports it when asked
+            run.hold_part(part, document)
+
+
+def _exact_times(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return recorded times, to the microsecond, which MongoDB rounds."""
     recorded = document.get("microseconds")
-    found = recorded if isinstance(recorded, Mapping) else {}
-    return {name: plain(exact_time(document.get(name), found[name])) for name in names if name in found}
+    texts = recorded if isinstance(recorded, Mapping) else {}
+    return {name: plain(exact_time(document.get(name), texts[name])) for name in names if name in texts}
 
 
 def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
@@ -72,7 +86,7 @@ def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
         {"$group": {"_id": "$run_id", "names": {"$addToSet": "$name"}}},
     ]
     with mongo.errors():
-        names = {_place(found["_id"]): found["names"] for found in mongo.metrics.aggregate(grouped)}
+        names = {_place(group["_id"]): group["names"] for group in mongo.metrics.aggregate(grouped)}
     for run in runs:
         run.hold_metric_names([name for name in names.get(_place(run.key), ()) if isinstance(name, str)])
 
@@ -80,24 +94,38 @@ def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
 def series_from(
     mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str
 ) -> Iterator[tuple[MongoRun, Series | None]]:
-    """Yield a metric of each run; see `runs.stores.store.Store.each_series`."""
+    """Yield each run with the points of a metric; see `runs.stores.store.Store.each_series`.
+
+    Args:
+        mongo: The database.
+        runs: Runs of the database.
+        metric: Name of the metric.
+
+    Raises:
+        StoreError: If the database cannot be read.
+    """
     for batch in _batches(runs, _BATCH_OF_SERIES):
-        by_key = {_place(run.key): run for run in batch}
-        wanted = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
+        query = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
         with mongo.errors():
-            for document in mongo.runs.find({"_id": {"$in": [run.key for run in batch]}}, {"start_time": 1}):
-                if _place(document["_id"]) in by_key:
-                    by_key[_place(document["_id"])].hold_start(document)
-            longer = {_place(key) for key in mongo.chunks.distinct("run_id", wanted)}
-            found = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
-            documents = {_place(document["run_id"]): document for document in found}
+            _hold_starts(mongo, batch)
+            longer = {_place(key) for key in mongo.chunks.distinct("run_id", query)}
+            decoded = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(query, SERIES_FIELDS))
+            documents = {_place(document["run_id"]): document for document in decoded}
         for run in batch:
             first = documents.get(_place(run.key))
             yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
 
 
+def _hold_starts(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
+    by_key = {_place(run.key): run for run in runs}
+    for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, {"start_time": 1}):
+        run = by_key.get(_place(document["_id"]))
+        if run is not None:
+            run.hold_start(document)
+
+
 def _place(key: Any) -> tuple[str, str]:
-    """Return an `_id`, which may be of any kind, as what can be looked up; numbers of equal value are one."""
+    """Return an `_id`, of any type, as a key of a dictionary; numbers of equal value are one."""
     return ("number" if isinstance(key, int | float) else type(key).__name__), str(key)
 
 

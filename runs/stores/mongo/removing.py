@@ -1,9 +1,9 @@
 """Removing runs from a database.
 
-First of all the run's document says REMOVING and loses its uid, so that from then on nobody takes it for a whole run,
-and last of all it goes, so that nobody takes its `_id` while anything is left under it. What is killed in between is
-finished by the next removal. The collection `removed` notes uids, so that a run is not delivered again, and contents
-that are about to go.
+First the run's document gets the status REMOVING and loses its uid, so that no reader takes it for a whole run. It is
+deleted last, so that its `_id` stays taken while anything is stored under it. The next removal finishes a killed one.
+The collection `removed` notes the uids of removed runs, which must not be delivered again, and contents that are about
+to be deleted.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ __all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]
 
 DISCARDED, TRASH = "DISCARDED", "trash"
 IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}
-# Entries that name files of their own run alone.
+# Entries that name only files of their own run.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
-# Owners of what is of no one run: large entries of media and of artifacts.
+# Owners of files that belong to no single run: large entries of media and of artifacts.
 _SHARED_OWNERS = ("media", "artifacts")
 
 
 class Remover:
-    """Removes runs from a database."""
+    """Removes runs from a database, at once or by its trash.
+
+    Args:
+        mongo: The database. Its errors are raised unchanged.
+    """
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self.mongo = mongo
@@ -44,10 +48,13 @@ class Remover:
         self.files, self.pieces = mongo.collections.files, mongo.collections.file_chunks
 
     def remove(self, key: Any) -> None:
-        """Remove a run's document and all that is the run's alone; repeated, it finishes what was begun.
+        """Remove a run's document and everything that only the run uses; a second call finishes a killed removal.
+
+        Args:
+            key: The run's `_id`.
 
         Raises:
-            StoreError: If the run is gone, or came to life in the meantime.
+            StoreError: If the run is gone, or has started to run in the meantime.
         """
         document = self._document(key)
         if not document.get("removing"):
@@ -61,7 +68,7 @@ class Remover:
         return document
 
     def _mark(self, document: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
-        """Let nobody take a run for one, nor deliver it again."""
+        """Hide a run from readers and from delivery."""
         key, uid = document["_id"], document.get("uid")
         if isinstance(uid, str):
             note = {"run_id": key, "at": datetime.now(UTC)}
@@ -75,24 +82,30 @@ class Remover:
     # ------------------------------------------------------------------ the trash
 
     def discard(self, key: Any) -> None:
-        """Move a run into the trash: its document says so, and all that is the run's stays where it is.
+        """Move a run to the trash by marking its document; its data stay in place.
+
+        Args:
+            key: The run's `_id`.
 
         Raises:
-            StoreError: If the run is gone, or came to life in the meantime.
+            StoreError: If the run is gone, or has started to run in the meantime.
         """
         document = self._document(key)
         kept = {name: document[name] for name in ("uid", "lease", "status") if name in document}
         self._mark(document, {"status": DISCARDED, TRASH: {**kept, "at": datetime.now(UTC)}})
 
     def trash(self) -> list[dict[str, Any]]:
-        """Return the documents of runs in the trash, the one discarded last first."""
+        """Return the documents of the runs in the trash, last discarded first."""
         return list(self.runs.find(IN_TRASH, {TRASH: 1, "experiment.name": 1}, sort=[(f"{TRASH}.at", -1), ("_id", -1)]))
 
     def restore(self, key: Any) -> None:
-        """Bring a run back out of the trash.
+        """Bring a run back from the trash.
+
+        Args:
+            key: The run's `_id`.
 
         Raises:
-            StoreError: If it no longer exists.
+            StoreError: If it is no longer there.
         """
         document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
         if document is None:
@@ -119,7 +132,11 @@ class Remover:
         return ids
 
     def forget(self, uid: str) -> None:
-        """Let the run `uid` come back: finish its removal, and take away the note of it."""
+        """Allow a removed run to be delivered again: finish its removal, and delete the note of it.
+
+        Args:
+            uid: The run's uid.
+        """
         for document in list(self.runs.find({"removing.uid": uid}, {"_id": 1})):
             self._finish(document["_id"])
         self.removed.delete_one({"_id": uid})
@@ -127,17 +144,17 @@ class Remover:
     def _finish(self, key: Any) -> None:
         document = self.runs.find_one({"_id": key, "removing": {"$exists": True}})
         if document is None:
-            return  # another process was quicker
+            return  # another process was faster
         marks = document["removing"]
         uid = marks.get("uid") if isinstance(marks, Mapping) else None
         self.metrics.delete_many({"run_id": key})
         self.chunks.delete_many({"run_id": key})
-        for found in (self._owned_by(uid), self._stock_artifacts(document, key)):
-            self._delete_files([file["_id"] for file in found])
+        for files in (self._owned_by(uid), self._stock_artifacts(document, key)):
+            self._delete_files([file["_id"] for file in files])
         shared = set(_ids(document))
         for entry in self.media.find({"run_id": key}):
             shared |= set(_ids(entry))
-        # Noted before the last that names them goes; `reclaim` looks whether others do.
+        # Noted before the last document that names them is deleted; `reclaim` checks whether others name them.
         listed = sorted(shared)
         for start in range(0, len(listed), _NOTED):
             note = object_id("may go", str(key), str(uid), start)
@@ -151,7 +168,7 @@ class Remover:
         return list(self.files.find({"uid": uid}, {"_id": 1}))
 
     def _stock_artifacts(self, document: Mapping[str, Any], key: Any) -> list[dict[str, Any]]:
-        """Return files that Sacred itself stored for the run, by the name that it gave them."""
+        """Return the files that stock Sacred stored for the run, which it named after it."""
         named = set(_ids(document.get("artifacts")))
         start = f"artifact://{self.runs.name}/{key}/"
         found = self.files.find({"_id": {"$in": sorted(named)}}, {"filename": 1})
@@ -160,7 +177,12 @@ class Remover:
     # ------------------------------------------------------------------ contents
 
     def reclaim(self, removed: Removed, grace_s: float) -> None:
-        """Finish removals, and delete contents that nothing names and nobody used for `grace_s` seconds."""
+        """Finish killed removals, and delete contents that no document names.
+
+        Args:
+            removed: Receives what was deleted. If documents are `unreadable`, no content is deleted.
+            grace_s: Contents used in the last so many seconds stay.
+        """
         for document in list(self.runs.find({"removing": {"$exists": True}}, {"_id": 1})):
             self._finish(document["_id"])
         for note in list(self.removed.find({"going": {"$exists": True}})):
@@ -168,43 +190,36 @@ class Remover:
             self.pieces.delete_many({"files_id": {"$in": gone}})
             self.removed.delete_one({"_id": note["_id"]})
         notes = list(self.removed.find({"may_go": {"$exists": True}}))
-        candidates = dict(self._candidates(notes))
-        if candidates:
-            named, removed.unreadable = self._named()
-            if removed.unreadable:
-                return
-            oldest = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=grace_s)
-            unused = {key: file for key, file in candidates.items() if key not in named}
-            old = [key for key, file in unused.items() if _last_use(file) < oldest]
-            removed.num_young += len(unused) - len(old)
-            deleted = self._delete_files(old, oldest)
-            removed.num_contents += len(deleted)
-            removed.num_bytes += sum(int(unused[key].get("length") or 0) for key in deleted)
-            young = unused.keys() - set(old)
-        else:
-            young = set()
-        for note in notes:
+        young = self._reclaim(dict(self._candidates(notes)), removed, grace_s)
+        for note in () if removed.unreadable else notes:
             if not young & set(note["may_go"]):
                 self.removed.delete_one({"_id": note["_id"]})
 
-    def _candidates(self, notes: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """Yield files that may be of no use: those that removed runs named, and those that observers made.
+    def _reclaim(self, candidates: dict[Any, dict[str, Any]], removed: Removed, grace_s: float) -> set[Any]:
+        """Delete the candidates that no document names; return the ids of those that stay because they are young."""
+        if not candidates:
+            return set()
+        named, removed.unreadable = self._named()
+        if removed.unreadable:
+            return set()
+        oldest = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=grace_s)
+        unused = {key: file for key, file in candidates.items() if key not in named}
+        old = [key for key, file in unused.items() if _last_use(file) < oldest]
+        removed.num_young += len(unused) - len(old)
+        deleted = self._delete_files(old, oldest)
+        removed.num_contents += len(deleted)
+        removed.num_bytes += sum(int(unused[key].get("length") or 0) for key in deleted)
+        return unused.keys() - set(old)
 
-        Other files are none of ours: other programs may keep files in the same database.
+    def _candidates(self, notes: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """Yield files that may be unused: files that removed runs named, and files that observers made.
+
+        Other files may belong to other programs.
         """
         fields = {"length": 1, "uploadDate": 1, "used": 1, "sha256": 1, "uid": 1}
-        living = {
-            document["uid"]
-            for name in self._names()
-            for document in self.database[name].find({"uid": {"$gt": ""}}, {"uid": 1})
-        }
-        living |= {document[TRASH].get("uid") for document in self.trash()}
+        uids = self._uids()
         for file in self.files.find({"$or": [{"sha256": {"$exists": True}}, {"uid": {"$exists": True}}]}, fields):
-            uid = file.get("uid")
-            is_shared = uid in _SHARED_OWNERS or (
-                uid is None and file["_id"] == object_id("sha256", str(file.get("sha256")))
-            )
-            if is_shared or (uid is not None and uid not in living):
+            if _is_shared(file) or (file.get("uid") is not None and file["uid"] not in uids):
                 yield file["_id"], file
         may_go = sorted({key for note in notes for key in note["may_go"]})
         for start in range(0, len(may_go), 10_000):
@@ -212,11 +227,20 @@ class Remover:
                 if file.get("uid") is None or file["uid"] in _SHARED_OWNERS:
                     yield file["_id"], file
 
+    def _uids(self) -> set[Any]:
+        """Return the uids of all runs, including those in the trash."""
+        uids = {
+            document["uid"]
+            for name in self._names()
+            for document in self.database[name].find({"uid": {"$gt": ""}}, {"uid": 1})
+        }
+        return uids | {document[TRASH].get("uid") for document in self.trash()}
+
     def _names(self) -> list[str]:
         return [name for name in self.database.list_collection_names() if may_name_files(name)]
 
     def _named(self) -> tuple[set[bson.ObjectId], list[str]]:
-        """Return all ids that documents name, of any collection, and the documents of which not all can be read."""
+        """Return all ids that documents of any collection name, and the documents that cannot be read completely."""
         named: set[bson.ObjectId] = set()
         unreadable = []
         for name in self._names():
@@ -225,17 +249,17 @@ class Remover:
                 for listed in _cut_off(document):
                     try:
                         named.update(_ids(parse_json(self.mongo.fs.get(listed).read())))
-                    except Exception:  # whatever it is, the list may name anything
+                    except Exception:  # an unreadable list may name anything
                         unreadable.append(str(document["_id"]))
         return named, unreadable
 
     def _delete_files(self, keys: Iterable[Any], oldest: datetime | None = None) -> list[Any]:
-        """Delete files, of those that may be in use only what was not used since `oldest`; return which."""
+        """Delete files, with `oldest` only those not used since then; return the ids of the deleted ones."""
         keys, deleted = list(keys), []
         unused = {} if oldest is None else {"used": {"$not": {"$gte": oldest}}, "uploadDate": {"$lt": oldest}}
         for start in range(0, len(keys), 1000):
             part = keys[start : start + 1000]
-            # Pieces without a file would never be found again.
+            # Without the note nothing would find the pieces of a deleted file.
             note = self.removed.insert_one({"going": part}).inserted_id
             for key in part:
                 if self.files.delete_one({"_id": key, **unused}).deleted_count:
@@ -245,13 +269,20 @@ class Remover:
         return deleted
 
 
+def _is_shared(file: Mapping[str, Any]) -> bool:
+    """Tell whether a file belongs to no single run: a large entry, or a content."""
+    if file.get("uid") is None:
+        return file["_id"] == object_id("sha256", str(file.get("sha256")))
+    return file["uid"] in _SHARED_OWNERS
+
+
 def _last_use(file: Mapping[str, Any]) -> datetime:
     times = [file.get("used"), file.get("uploadDate")]
     return max((time for time in times if isinstance(time, datetime)), default=datetime.max)
 
 
 def _ids(value: Any) -> Iterator[bson.ObjectId]:
-    """Yield all ids in a document, also as texts."""
+    """Yield all ids of files in a document, including those written as text."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -267,7 +298,7 @@ def _ids(value: Any) -> Iterator[bson.ObjectId]:
 
 
 def _cut_off(document: Mapping[str, Any]) -> Iterator[bson.ObjectId]:
-    """Yield the files of lists that did not fit into a document."""
+    """Yield the ids of the files that hold lists which did not fit into a document."""
     experiment = document.get("experiment")
     for holder in (document, experiment if isinstance(experiment, Mapping) else {}):
         for name, value in holder.items():

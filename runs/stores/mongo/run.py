@@ -1,12 +1,13 @@
-"""`MongoRun`: one past run in a MongoDB database, ours or stock Sacred's."""
+"""`MongoRun`: one past run in a MongoDB database, recorded by the lab or by stock Sacred."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import mimetypes
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,44 +29,48 @@ from runs.query.times import without_zone
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.mongo.bson_arrays import decode_arrays
-from runs.stores.mongo.bson_values import has_changed_keys, note_in, plain, tags_in, with_dots
 from runs.stores.mongo.database import MongoDatabase
-from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
+from runs.stores.mongo.documents import STATUS_FIELDS, has_changed_keys, note_in, plain, tags_in, with_dots
 from runs.stores.mongo.metric_chunks import joined
-from runs.stores.mongo.removing import Remover
 from runs.stores.run import Run, RunStore
 from runs.stores.stock_sacred import series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["SERIES_FIELDS", "STATUS_FIELDS", "MongoRun", "fields_of_part"]
+__all__ = ["SERIES_FIELDS", "MongoRun", "fields_of_part"]
 
-# What `true_status` looks at.
-STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
-
-# What `MongoRun.series_in` looks at.
+# The fields that `MongoRun.series_in` reads.
 SERIES_FIELDS = ("run_id", "steps", "values", "timestamps")
 
-_PARTS = ("config", "info", "summary", "provenance", "captured_out")
-# What an entry of media has only here.
-# What people note, and how often it is tried to be first among those who do.
-_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
+_NOT_IN_DOCUMENT = ("config", "info", "summary", "provenance", "captured_out")
+# Fields of a stored medium that its record lacks, and fields that every record has.
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
-# What stands in `captured_out` for the middle of a long output; see `observers.mongo.delivery`.
+_OF_MEDIUM = ("name", "kind", "step", "content_type", "meta")
+# The line in `captured_out` that replaces the middle of a long output; see `observers.mongo.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
 
 
 def fields_of_part(name: str) -> tuple[str, ...]:
-    """Return the fields of a run's document that `MongoRun.hold_part` looks at."""
+    """Return the fields of a run's document that `MongoRun.hold_part` reads.
+
+    Args:
+        name: One of `runs.stores.run.PARTS`.
+    """
     return name, f"exact.{name}", "uid"
 
 
 class MongoRun(Run):
     """A run in a database.
 
+    Args:
+        store: The store that it belongs to.
+        mongo: The database.
+        key: Its `_id`.
+        row: Known fields by full name.
+
     Attributes:
-        mongo: Where it lies.
+        mongo: The database.
         key: Its `_id`.
     """
 
@@ -73,7 +78,8 @@ class MongoRun(Run):
         super().__init__(store, str(key), row)
         self.mongo = mongo
         self.key = key
-        self._parts: dict[str, Any] = {}
+        # Parts as the database holds them.
+        self._held: dict[str, dict[str, Any]] = {}
         self._names: list[str] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,28 +87,48 @@ class MongoRun(Run):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.mongo = self.store.mongo  # type: ignore[attr-defined]  # a MongoStore
+        self.mongo = self.store.backend.mongo  # type: ignore[attr-defined]  # a store over a MongoBackend
+
+    # ------------------------------------------------------------------ the document
+
+    def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
+        with self.mongo.errors():
+            document = self.mongo.runs.find_one({"_id": self.key}, projection)
+        if document is None:
+            raise StoreError(f"run {self.id} is no longer in {self.store.where}")
+        return document
+
+    def _check_is_there(self) -> None:
+        self._find({"_id": 1})
+
+    def _nothing(self) -> list[Any]:
+        """Return an empty list, or raise a StoreError if the run is gone."""
+        self._check_is_there()
+        return []
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """See `Run.document`."""
-        found = self._find(dict.fromkeys(_PARTS, 0))
-        exact, times = found.pop("exact", None), found.pop("microseconds", None)
-        found |= self._exact_entries(found, exact)
+        stored = self._find(dict.fromkeys(_NOT_IN_DOCUMENT, 0))
+        exact, times = stored.pop("exact", None), stored.pop("microseconds", None)
+        stored |= self._exact_entries(stored, exact)
         for name, text in times.items() if isinstance(times, Mapping) else ():
-            found[name] = exact_time(found.get(name), text)
-        document = without_pickles(plain(self._whole(found)), twice=True)
-        ours = {"tags": tags_in(document), "note": note_in(document)}
-        return {**document, **{name: value for name, value in ours.items() if value is not None}}
+            stored[name] = exact_time(stored.get(name), text)
+        document = without_pickles(plain(self._whole(stored)), twice=True)
+        notes = {"tags": tags_in(document), "note": note_in(document)}
+        return {**document, **{name: value for name, value in notes.items() if value is not None}}
 
     def with_exact_entries(self, document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """Return a document of the run with entries of these names, which are all there, as they were recorded."""
-        given = {key: document[key] for key in (*names, "uid") if key in document}
-        found = self._exact_entries(given, document.get("exact"))
-        return {**document, **found}
+        """Return a document of the run with some entries as they were recorded.
+
+        Args:
+            document: The document, with `exact.run`.
+            names: Names of the entries.
+        """
+        stored = {key: document[key] for key in (*names, "uid") if key in document}
+        return {**document, **self._exact_entries(stored, document.get("exact"))}
 
     def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
-        """Return the entries of a document as they were recorded whose stored form does not tell."""
+        """Return the entries of a document that MongoDB cannot hold as they were recorded."""
         part = exact.get("run") if isinstance(exact, Mapping) else None
         recorded = None if part is None else self._whole(part)
         known = {key: value for key, value in recorded.items() if key in document} if isinstance(recorded, dict) else {}
@@ -112,12 +138,12 @@ class MongoRun(Run):
         }
 
     def _whole(self, value: Any) -> Any:
-        """Return a value with what is too large for a document put back in its place.
+        """Return a value with the entries that are too large for a document, which are files.
 
         Raises:
-            StoreError: If what is kept outside of the document is gone, or cannot be read as JSON.
+            StoreError: If a file is gone or no JSON.
         """
-        # A large mapping may have a thousand of them.
+        # A large mapping may have a thousand files.
         contents = self.mongo.contents(keys) if len(keys := list(files_in(value))) > 1 else {}
 
         def read(key: Any) -> bytes:
@@ -128,43 +154,35 @@ class MongoRun(Run):
         except ValueError as error:
             raise StoreError(f"a large entry of run {self.id} is not JSON ({error})") from error
 
-    def _whole_list(self, document: Mapping[str, Any], name: str) -> list[Any]:
-        """Return a list of the document, all of it where it was cut off."""
-        value = document.get(f"{name}_file") or document.get(name)
+    def _entries(self, name: str) -> list[Any]:
+        """Return a list in the document; a list that did not fit lies in a file."""
+        holder: Any = self._find({name: 1, f"{name}_file": 1})
+        *path, name = name.split(".")
+        for key in path:
+            holder = holder.get(key) if isinstance(holder, Mapping) else None
+        if not isinstance(holder, Mapping):
+            return []
+        value = holder.get(f"{name}_file") or holder.get(name)
         value = self._whole(value) if isinstance(value, Mapping) else value
         return value if isinstance(value, list) else []
 
-    def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
-        with self.mongo.errors():
-            found = self.mongo.runs.find_one({"_id": self.key}, projection)
-        if found is None:
-            raise StoreError(f"run {self.id} is no longer in {self.store.where}")
-        return found
-
-    def _check_is_there(self) -> None:
-        self._find({"_id": 1})
-
-    def _nothing(self) -> list[Any]:
-        """Return an empty list; of a run that is gone, raise."""
-        self._check_is_there()
-        return []
+    # ------------------------------------------------------------------ parts, status, lease
 
     def _part(self, name: str) -> dict[str, Any]:
-        if name not in self._parts:
+        if name not in self._held:
             self.hold_part(name, self._find(dict.fromkeys(fields_of_part(name), 1)))
-        if name == "summary":
-            self._parts[name] = self._as_named(self._parts[name]) or self.computed_summary()
-        return self._parts[name]
+        part = self._held[name]
+        return part if name != "summary" else self._as_named(part) or self.computed_summary()
 
     def hold_part(self, name: str, document: Mapping[str, Any]) -> None:
-        """Keep a part of the run for when it is asked for.
+        """Keep a part of the run for later.
 
         Args:
-            name: `config`, `info`, `summary` or `provenance`.
+            name: One of `runs.stores.run.PARTS`.
             document: The run's, with `fields_of_part`.
 
         Raises:
-            StoreError: If it is no mapping, or what is kept outside of the document is gone.
+            StoreError: If the part is no mapping, or one of its files is gone.
         """
         part, exact = document.get(name), document.get("exact")
         if isinstance(exact, Mapping) and name in exact:
@@ -177,55 +195,76 @@ class MongoRun(Run):
                 f"{name} of run {self.id} holds {type(part).__name__}, expected an object; "
                 "the rest of the run may still be read"
             )
-        self._parts[name] = without_pickles(plain(part or {}))
-
-    def hold(self, fields: Mapping[str, Any]) -> None:
-        """Keep fields of the run, by their full names, for when they are asked for."""
-        self._row |= fields
+        self._held[name] = without_pickles(plain(part or {}))
 
     def hold_metric_names(self, names: list[str]) -> None:
-        """Keep the names of the run's metrics for when they are asked for."""
+        """Keep the names of the run's metrics for later."""
         self._names = names
 
     def holds(self, name: str) -> bool:
-        """Tell whether a part or a field, or `metrics`, need not be asked for."""
-        return self._names is not None if name == "metrics" else name in self._parts or name in self._row
+        """Tell whether a part, a field or `metrics` needs no query any more."""
+        return self._names is not None if name == "metrics" else name in self._held or name in self._row
 
     def _as_named(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Return a summary under the names of the metrics in place of the keys that MongoDB can hold."""
+        """Return a summary by the names of its metrics, instead of the keys that MongoDB can hold."""
         if not has_changed_keys(summary):
             return summary
         names = {stored_key(name): name for name in self._metric_names()}
         return {names.get(key, key): value for key, value in summary.items()}
 
     def computed_summary(self, names: set[str] | None = None) -> dict[str, Any]:
-        """Return the summary of what stock Sacred recorded, which keeps none; of all metrics, or of `names`."""
+        """Compute the summary that stock Sacred does not record.
+
+        Args:
+            names: Names of the metrics; None for all.
+
+        Returns:
+            Statistics by the name of the metric.
+        """
         query = {"run_id": self.key, **({"name": {"$in": sorted(names)}} if names is not None else {})}
-        found = {}
+        summary = {}
         with self.mongo.errors():
             for document in self.mongo.metrics.find(query, {"name": 1, "steps": 1, "values": 1}):
                 series = series_of(document, None)
                 if series is not None and len(series):
-                    found[document["name"]] = summarize(series.values, series.steps)
-        return found
+                    summary[document["name"]] = summarize(series.values, series.steps)
+        return summary
 
-    def add_summary(self, summary: dict[str, Any], names: Iterable[str]) -> None:
-        """Let `names` of the summary come from `summary`."""
+    def hold_summary(self, summary: dict[str, Any], names: Iterable[str]) -> None:
+        """Keep statistics for later.
+
+        Args:
+            summary: Statistics by the name of the metric.
+            names: Full names of the fields to keep, `summary` or below it.
+        """
         for name in names:
-            if name == "summary":
-                self._row[name] = summary
-            elif name.startswith("summary."):
-                metric, _, statistic = name.removeprefix("summary.").rpartition(".")
-                self._row[name] = summary.get(metric, {}).get(statistic)
+            metric, _, statistic = name.removeprefix("summary").removeprefix(".").rpartition(".")
+            self._row[name] = summary.get(metric, {}).get(statistic) if metric or statistic else summary
 
-    @property
-    def status(self) -> str:
-        """See `Run.status`."""
-        if self._row.get("status"):
-            return self._row["status"]
-        # Not from the whole document, of which something may be gone.
+    def _true_status(self) -> str:
+        # Not from the whole document, parts of which may be gone.
         found = plain(self._find(dict.fromkeys(STATUS_FIELDS, 1)))
         return true_status(found, found.get("lease")) or ""
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        lease = self._find({"lease": 1}).get("lease")
+        return plain(lease) if isinstance(lease, Mapping) else None
+
+    def original(self) -> Run | None:
+        recorded = self.document.get("folder")
+        folder = Path(str(recorded or ""))
+        if not recorded or self.uid is None or not folder.is_dir():
+            return None
+        from runs.stores.folders.backend import FolderBackend
+        from runs.stores.store import Store
+
+        with contextlib.suppress(StoreError):  # a folder without a readable record holds another run
+            run = Store(FolderBackend(folder.parent)).get(folder.name)
+            return run if run.uid == self.uid else None
+        return None
+
+    # ------------------------------------------------------------------ points
 
     def _metric_names(self) -> list[str]:
         if self._names is not None:
@@ -240,7 +279,13 @@ class MongoRun(Run):
         return None if raw is None else self.series_in(decode_arrays(bytes(raw.raw)), name)
 
     def series_in(self, document: Mapping[str, Any], name: str, has_chunks: bool = True) -> Series | None:
-        """Return a metric, whose first points are in a document with `SERIES_FIELDS`."""
+        """Return the points of a metric.
+
+        Args:
+            document: The metric's document, with `SERIES_FIELDS`, which has its first points.
+            name: Name of the metric.
+            has_chunks: Whether there may be more points in chunks.
+        """
         series = series_of(document, self._start)
         if series is None or not has_chunks:
             return series
@@ -258,11 +303,12 @@ class MongoRun(Run):
         return start if isinstance(start, datetime) else without_zone(self.start_time)
 
     def hold_start(self, document: Mapping[str, Any]) -> None:
-        """Keep when it started, which a document with `start_time` tells, for when points are asked for."""
+        """Keep the start in a document, which has `start_time`, for later."""
         self._start = self._start_in(document)
 
+    # ------------------------------------------------------------------ output
+
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        """See `Run.read_output`."""
         data, end = self._output_from(max(start, 0))
         data = data[start:] if start < 0 else data
         if max_bytes is not None and len(data) > max_bytes:
@@ -271,7 +317,7 @@ class MongoRun(Run):
         return data, end
 
     def _output_from(self, start: int) -> tuple[bytes, int]:
-        """Return the output from a byte on, and the byte behind it."""
+        """Return the output from a byte on, and the position after it."""
         found = self._find({"captured_out": 1, "captured_out_file": 1})
         if found.get("captured_out_file") is not None:
             with self._content("captured output", found["captured_out_file"]).open() as stream, self.mongo.errors():
@@ -282,7 +328,7 @@ class MongoRun(Run):
         match = _GAP.search(data)
         if match is None:
             return data[start:], max(start, len(data))
-        # Where the tail begins in the whole output.
+        # Position of the tail in the whole output.
         tail = match.start() + int(match["count"])
         if start <= match.start():
             return data[start:], tail + len(data) - match.end()
@@ -291,114 +337,75 @@ class MongoRun(Run):
 
     @property
     def rank_outputs(self) -> dict[int, Content]:
-        """See `Run.rank_outputs`."""
         found = self._find({"rank_outputs": 1}).get("rank_outputs")
         entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        if not entries:
+            original = self.original()
+            return {} if original is None else original.rank_outputs
         ranks = {entry.get("rank"): entry.get("file_id") for entry in entries}
-        if ranks:
-            return {
-                rank: self._content(f"output of rank {rank}", file_id)
-                for rank, file_id in ranks.items()
-                if isinstance(rank, int)
-            }
-        original = self.original()
-        return {} if original is None else original.rank_outputs
-
-    @property
-    def artifacts(self) -> dict[str, Content]:
-        """See `Run.artifacts`."""
-        entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
         return {
-            str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
-            for entry in entries
-            if isinstance(entry, Mapping)
+            rank: self._content(f"output of rank {rank}", key) for rank, key in ranks.items() if isinstance(rank, int)
         }
 
-    @property
-    def checkpoints(self) -> dict[str, Content]:
-        """See `Run.checkpoints`."""
-        found = self._find({"checkpoints": 1}).get("checkpoints")
-        entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
-        if entries:
-            return {
-                str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id")) for entry in entries
-            }
-        original = self.original()
-        return {} if original is None else original.checkpoints
+    # ------------------------------------------------------------------ files
 
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        """See `Run.lease`."""
-        lease = self._find({"lease": 1}).get("lease")
-        return plain(lease) if isinstance(lease, Mapping) else None
+    def stored(self, kind: str) -> list[Content]:
+        if kind in ("sources", "resources"):
+            pairs = self._entries("experiment.sources" if kind == "sources" else kind)
+            pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+            return [self._content(str(name), key) for name, key in pairs]
+        entries = [entry for entry in self._entries(kind) if isinstance(entry, Mapping)]
+        original = self.original() if kind == "checkpoints" and not entries else None
+        if original is not None:
+            return original.stored(kind)
+        return [self._content(str(entry.get("name")), entry.get("file_id")) for entry in entries]
 
     @property
     def media(self) -> list[Medium]:
-        """See `Run.media`."""
-        with self.mongo.errors():
-            entries = list(self.mongo.media.find({"run_id": self.key}, sort=[("number", 1)])) or self._nothing()
-        return [self._medium(self._whole(entry)) for entry in entries]
-
-    def _medium(self, entry: dict[str, Any]) -> Medium:
-        files = [image for image in entry.get("images") or () if isinstance(image, Mapping)]
-        names = [str(image.get("file")).rpartition("/")[2] for image in files]
-        images = {name: self._content(name, image.get("file_id")) for name, image in zip(names, files, strict=True)}
-        content = self._content(str(entry.get("file")), entry.get("file_id"))
-        fields = {key: plain(entry.get(key)) for key in ("name", "kind", "step", "content_type", "meta")}
-        return Medium(**fields, time_s=plain(entry.get("time")), content=content, images=images)
-
-    def stored(self, kind: str) -> list[Content]:
-        """See `Run.stored`."""
-        start = "experiment." if kind == "sources" else ""
-        found: Any = self._find({f"{start}{kind}": 1, f"{start}{kind}_file": 1})
-        found = found.get("experiment") if kind == "sources" else found
-        pairs = self._whole_list(found, kind) if isinstance(found, Mapping) else []
-        pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-        return [self._content(str(name), key) for name, key in pairs]
+        blank = dict.fromkeys(_OF_MEDIUM)
+        return [Medium.of({**blank, **entry}, contents) for entry, contents in self._media_entries()]
 
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """See `Run.media_entries`."""
+        return [
+            (entry, [dataclasses.replace(content, name=content.name.rpartition("/")[2]) for content in contents])
+            for entry, contents in self._media_entries()
+        ]
+
+    def _media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """Return each entry with its files, which have the names in the record."""
         with self.mongo.errors():
-            found = {document["_id"]: document for document in self.mongo.media.find({"run_id": self.key})}
-        # Their ids tell their places in the run's folder.
-        places = {object_id(str(self.uid), "media", number): number for number in range(len(found))}
-        entries = []
-        for key in sorted(found, key=lambda key: found[key].get("number", places.get(key, len(found)))):
-            images = [image for image in found[key].get("images", ()) if isinstance(image, Mapping)]
-            pairs = [(found[key].get("file"), found[key].get("file_id"))]
-            pairs += [(image.get("file"), image.get("file_id")) for image in images]
-            own = {n: v for n, v in found[key].items() if n not in _OF_MEDIA}
-            entry = plain(self._whole(own)) | ({"images": [image.get("file") for image in images]} if images else {})
-            contents = [self._content(str(file).rpartition("/")[2], file_id) for file, file_id in pairs]
-            entries.append((entry, contents))
-        return entries
+            documents = list(self.mongo.media.find({"run_id": self.key})) or self._nothing()
+        # An `_id` tells the medium's position in the run's folder.
+        positions = {object_id(str(self.uid), "media", number): number for number in range(len(documents))}
+        last = len(documents)
+        documents.sort(key=lambda document: document.get("number", positions.get(document["_id"], last)))
+        return [self._medium_entry(document) for document in documents]
+
+    def _medium_entry(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Content]]:
+        images = [image for image in document.get("images") or () if isinstance(image, Mapping)]
+        entry = plain(self._whole({key: value for key, value in document.items() if key not in _OF_MEDIA}))
+        entry |= {"images": [image.get("file") for image in images]} if images else {}
+        return entry, [self._content(str(file.get("file")), file.get("file_id")) for file in (document, *images)]
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
-        """See `Run.artifact_details`."""
-        listed = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
-        details = {}
-        for entry in listed:
-            key = entry.get("file_id") if isinstance(entry, Mapping) else None
-            key = bson.ObjectId(key) if isinstance(key, str) and bson.ObjectId.is_valid(key) else key
+        details: dict[str, dict[str, Any]] = {}
+        for entry in self._entries("artifacts"):
+            key = _object_id(entry.get("file_id")) if isinstance(entry, Mapping) else None
             with self.mongo.errors():
                 file = self.mongo.database.fs.files.find_one({"_id": key}) if key is not None else None
-            if file is None:
-                continue
-            one: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
-            kind = file.get("contentType")
-            if kind != mimetypes.guess_type(str(entry.get("name")))[0]:
-                one["content_type"] = kind
-            if any(one.values()):
-                details[str(entry.get("name"))] = one
+            if file is not None:
+                name, content_type = str(entry.get("name")), file.get("contentType")
+                detail: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
+                if content_type != mimetypes.guess_type(name)[0]:
+                    detail["content_type"] = content_type
+                details |= {name: detail} if any(detail.values()) else {}
         return details
 
     def odd_values(self) -> bytes:
-        """See `Run.odd_values`."""
         key = self._find({"values_file": 1}).get("values_file")
         return b"" if key is None else self._content("values.jsonl", key).read()
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
-        """See `Run.fetch_version`."""
         reference = f"{entry['name']}@{entry['digest']}"
         try:
             with self.mongo.errors():
@@ -409,51 +416,10 @@ class MongoRun(Run):
             raise StoreError(f"{reference}: the database does not have it")
         return version
 
-    def original(self) -> Run | None:
-        """See `Run.original`."""
-        recorded = self.document.get("folder")
-        folder = Path(str(recorded or ""))
-        if not recorded or self.uid is None or not folder.is_dir():
-            return None
-        from runs.stores.folders.store import FolderStore
-
-        with contextlib.suppress(StoreError):  # a folder without a readable record is not that of the run
-            found = FolderStore(folder.parent).get(folder.name)
-            return found if found.uid == self.uid else None
-        return None
-
-    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        with self.mongo.errors():
-            for _ in range(_MOST_TRIES):
-                known = self._find(dict.fromkeys(_NOTED, 1))
-                now = MongoRun(self.store, self.mongo, self.key)
-                notes = change(now)
-                same = {name: known.get(name) for name in notes}  # else others wrote since
-                if self.mongo.runs.update_one({"_id": self.key, **same}, {"$set": dict(notes)}).matched_count:
-                    break
-            else:
-                raise StoreError(f"the notes of run {self.id} are changed by others all the time; try again")
-            if "note" in notes:
-                same = {"$set": {OMNIBOARD_NOTES: notes["note"]}}
-                self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_NOTES: {"$type": "string"}}, same)
-            if removed := [tag for tag in now.tags if tag not in notes.get("tags", now.tags)]:
-                found = {"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}
-                self.mongo.runs.update_one(found, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
-
-    def _remove(self) -> None:
-        with self.mongo.errors():
-            Remover(self.mongo).remove(self.key)
-
-    def _discard(self) -> None:
-        with self.mongo.errors():
-            Remover(self.mongo).discard(self.key)
-
     def _content(self, name: str, key: Any) -> Content:
         if key is None:
             return missing_content(name, "the record names no file")
-
-        if isinstance(key, str) and bson.ObjectId.is_valid(key):  # as JSON holds it
-            key = bson.ObjectId(key)
+        key = _object_id(key)
 
         def open_() -> BinaryIO:
             with self.mongo.errors():
@@ -468,3 +434,8 @@ class MongoRun(Run):
             return found if isinstance(found, str) else None
 
         return Content(name, open_, find_md5=find_md5)
+
+
+def _object_id(key: Any) -> Any:
+    """Return the id of a file, which is a text where it was read from JSON."""
+    return bson.ObjectId(key) if isinstance(key, str) and bson.ObjectId.is_valid(key) else key

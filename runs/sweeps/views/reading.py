@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runs.errors import SweepError
-from runs.stores.mongo.store import MongoStore
+from runs.stores.mongo.backend import MongoBackend
 from runs.stores.store import Store
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import Spec
@@ -143,4 +143,5 @@ def _home(store: Store, id: str) -> Iterator[Home]:
 
 
 def _place(store: Store) -> Place:
-    return Place(store.recording_folder or Path(), store.mongo.destination if isinstance(store, MongoStore) else None)
+    destination = store.backend.mongo.destination if isinstance(store.backend, MongoBackend) else None
+    return Place(store.recording_folder or Path(), destination)

@@ -78,7 +78,7 @@ def rich(tmp_path_factory, mongo_url):
     with open_store(folder / "store") as source, open_store(f"{mongo_url}/{name}") as target:
         copy(source.get("1"), target)
         yield {"folder": str(folder / "store"), "database": f"{mongo_url}/{name}"}
-        target.mongo.database.client.drop_database(name)
+        target.backend.mongo.database.client.drop_database(name)
 
 
 @pytest.fixture(params=["folder", "database"])

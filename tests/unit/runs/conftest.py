@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from observers.record.points.summaries import summarize
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
+from runs.stores.store import Store
 
 
 @pytest.fixture
-def write_store(tmp_path) -> Iterator[Callable[..., FolderStore]]:
+def write_store(tmp_path) -> Iterator[Callable[..., Store]]:
     """Write runs and open the folder: `write_store({"lr": 0.1, "metrics": {"val/loss": [0.3, 0.2]}}, ...)`.
 
     Of each run, `metrics` are its points (steps 0, 1, ... or pairs of steps and values), `status`, `result`, `command`
@@ -43,7 +44,7 @@ def write_store(tmp_path) -> Iterator[Callable[..., FolderStore]]:
                 summary[metric] = summarize(np.array(values, float), np.array(steps))
             (folder / "metrics.json").write_text(json.dumps(sacred))
             (folder / "summary.json").write_text(json.dumps(summary))
-        opened.append(FolderStore(tmp_path / name))
+        opened.append(open_store(tmp_path / name))
         return opened[-1]
 
     yield write

@@ -9,7 +9,7 @@ from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
 from runs.rerun.environment import compare_environment, compare_flags, requirements
 from runs.rerun.record import Record
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
 
@@ -39,7 +39,7 @@ def record(tmp_path):
         (folder / "run.json").write_text(json.dumps(document))
         if not stock:
             (folder / "provenance.json").write_text(json.dumps(found))
-        return FolderStore(folder.parent).get(number)
+        return open_store(folder.parent).get(number)
 
     return write
 

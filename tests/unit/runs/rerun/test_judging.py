@@ -158,7 +158,7 @@ def test_status_counts(judge_runs):
 def test_failures_alike_are_reproduced(write_store):
     store = write_store(*[{"status": "FAILED"}] * 3)
     for run, cause in zip("123", ("ValueError: a", "ValueError: a", "ValueError: b"), strict=True):
-        path = store.folder / run / "run.json"
+        path = store.backend.folder / run / "run.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "fail_trace": ["File x, line 1\n", f"{cause}\n"]}))
     runs = [store.get(key) for key in "123"]
     assert judge(runs[0], runs[1]).verdict == IDENTICAL
@@ -177,10 +177,10 @@ def test_of_a_run_that_was_cut_off_its_own_points_count(judge_runs, value, expec
 
 
 def artifacts(store, run, **files):
-    path = store.folder / run / "run.json"
+    path = store.backend.folder / run / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "artifacts": list(files)}))
     for name, text in files.items():
-        (store.folder / run / name).write_text(text)
+        (store.backend.folder / run / name).write_text(text)
 
 
 def test_artifacts_are_compared_by_content(write_store):
@@ -201,7 +201,7 @@ def test_artifacts_are_compared_by_content(write_store):
 def test_versions_of_artifacts_are_compared_by_digest(write_store):
     store = write_store({}, {})
     for run, digest in (("1", "a" * 64), ("2", "b" * 64)):
-        path = store.folder / run / "run.json"
+        path = store.backend.folder / run / "run.json"
         entry = {"name": "model", "version": int(run), "digest": digest}
         path.write_text(json.dumps({**json.loads(path.read_text()), "artifacts_logged": [entry]}))
     assert "versions of the artifact 'model'" in judge(store.get("1"), store.get("2")).reasons[0]
@@ -211,7 +211,7 @@ def test_values_that_are_no_numbers_are_compared_without_their_times(write_store
     store = write_store({}, {}, {})
     for run, (time, value) in {"1": (1, "x"), "2": (2, "x"), "3": (1, "y")}.items():
         row = {"name": "a", "step": 0, "time": time, "value": value}
-        (store.folder / run / "values.jsonl").write_text(json.dumps(row) + "\n")
+        (store.backend.folder / run / "values.jsonl").write_text(json.dumps(row) + "\n")
     assert judge(store.get("1"), store.get("2")).verdict == IDENTICAL
     assert judge(store.get("1"), store.get("3")).reasons == ("logged values that are no numbers differ",)
 
@@ -220,7 +220,7 @@ def test_media_are_told_and_do_not_count(write_store):
     store = write_store({}, {})
     for run in "12":
         row = {"name": "image", "kind": "image", "step": 3, "sha256": run * 64, "file": f"media/{run * 64}.png"}
-        (store.folder / run / "media.jsonl").write_text(json.dumps(row) + "\n")
+        (store.backend.folder / run / "media.jsonl").write_text(json.dumps(row) + "\n")
     found = judge(store.get("1"), store.get("2"))
     assert found.verdict == IDENTICAL
     assert "1 of 1 images, tables and so on differ, which does not affect the verdict: image at step 3" in found.notes

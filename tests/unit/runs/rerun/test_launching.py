@@ -9,7 +9,7 @@ import pytest
 from runs.errors import LaunchError
 from runs.rerun.launching import OBSERVERS, recorded_launch
 from runs.rerun.record import Record
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def write_run(tmp_path):
         record["meta"] = {"options": {"--force": False, "--comment": None}}
         (folder / "run.json").write_text(json.dumps({**record, **entries}))
         (folder / "provenance.json").write_text(json.dumps(provenance or {}))
-        return Record(FolderStore(folder.parent).get("1"))
+        return Record(open_store(folder.parent).get("1"))
 
     return write
 

@@ -10,7 +10,7 @@ from observers.provenance import sources_and_git as provenance
 from runs.errors import LaunchError
 from runs.rerun import restoring
 from runs.rerun.record import Record
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
 
 
 def git(folder, *words):
@@ -57,7 +57,7 @@ def record(tmp_path):
         (store / "1" / "run.json").write_text(json.dumps(record))
         state = provenance.git_state(lab) if git else None
         (store / "1" / "provenance.json").write_text(json.dumps({"git": state, "packages": {}}))
-        return FolderStore(store).get("1")
+        return open_store(store).get("1")
 
     return write
 

@@ -13,7 +13,7 @@ from runs.errors import LaunchError
 from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
 from runs.rerun.states import states_of, with_folder
-from runs.stores.folders.store import FolderStore
+from runs.stores.opening import open_store
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 
@@ -54,7 +54,7 @@ def write_run(tmp_path):
         for step in states:
             name = "last.pt" if step == states[-1] else f"step-{step:09d}.pt"
             write_state(folder / "checkpoints" / name, step)
-        return FolderStore(folder.parent).get("3")
+        return open_store(folder.parent).get("3")
 
     return write
 

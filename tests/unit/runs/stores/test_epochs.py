@@ -14,12 +14,8 @@ class Recorded:
         self._series = {name: Series(np.array(x), np.array(y), np.zeros(len(x))) for name, (x, y) in metrics.items()}
         self._fields = fields
 
-    @property
-    def metrics(self):
-        return list(self._series)
-
-    def metric(self, name):
-        return self._series[name]
+    def series(self, name):
+        return self._series.get(name)
 
     def get(self, name):
         return self._fields.get(name.rpartition(".")[2])
@@ -41,7 +37,7 @@ VALIDATIONS = {"val/loss": ([40, 80, 100], [3, 2, 1])}
     ids=["logged", "unsorted", "validations", "monitored", "forked"],
 )
 def test_epochs_of_steps(run, expected):
-    np.testing.assert_allclose(epochs_at(run, np.array([5, 15])), expected)
+    np.testing.assert_allclose(epochs_at(run.series, run.get, np.array([5, 15])), expected)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +52,4 @@ def test_epochs_of_steps(run, expected):
     ],
 )
 def test_a_record_that_does_not_tell_gives_none(run):
-    assert epochs_at(run, np.array([5, 15])) is None
+    assert epochs_at(run.series, run.get, np.array([5, 15])) is None

@@ -7,17 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.query.index import fields
-from runs.query.index.fields import (
-    NOT_HELD,
-    OF_CONFIG,
-    OF_INFO,
-    OF_RUN,
-    OF_SUMMARY,
-    decode,
-    encode,
-    fields_of,
-    read_documents,
-)
+from runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY, fields_of, read_documents
+from runs.query.index.values import NOT_HELD, decode, encode
 
 
 def read(folder, **documents):

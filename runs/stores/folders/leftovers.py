@@ -1,4 +1,4 @@
-"""Leftovers of killed processes in a folder of runs: what was about to go, and what is not whole."""
+"""Leftovers of killed processes in a folder of runs: half-removed folders and half-written files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from observers.artifacts.intake import sweep_incoming
@@ -19,24 +19,29 @@ from runs.stores.removing import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "UNFINISHED", "delete", "is_older", "sweep_folders", "sweep_unfinished"]
 
-# Folders of the store, two levels above what would be taken for a run: what goes, and what is not whole yet.
+# Folders for runs on their way out and in. Two levels down, nothing in them is taken for a run.
 OUTGOING, INCOMING = ".removing", ".taking"
-# Files that `replacing` writes.
+# Temporary files of `observers.record.atomic_file.replacing`.
 UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 
 
 def sweep_folders(store: Path, oldest: float) -> None:
-    """Delete what killed removals, copies and imports left, and numbers that no run came for."""
+    """Delete leftovers of killed removals, copies and imports, and numbered folders without a run.
+
+    Args:
+        store: The folder of runs.
+        oldest: Time in seconds since the epoch; what changed later stays, except for removals.
+    """
     for name in (OUTGOING, INCOMING):
         with contextlib.suppress(OSError):
             for path in list((store / name).iterdir()):
-                # What goes is of no use to anybody; what comes may be coming yet.
+                # A removal is never resumed; a copy may still be running.
                 if name == OUTGOING or _last_change(path) < oldest:
                     delete(path)
             (store / name).rmdir()
     with contextlib.suppress(OSError):
         for path in store.iterdir():
-            # A number that was taken for a run which never came.
+            # A number that was claimed for a run which was never written.
             if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
                 with contextlib.suppress(OSError):
                     path.rmdir()
@@ -52,34 +57,37 @@ def _last_change(path: Path) -> float:
 
 
 def sweep_unfinished(store: Path, removed: Removed, oldest: float, named: Collection[str]) -> None:
-    """Delete files that killed processes left half-written in runs, and in the store of artifacts.
+    """Delete half-written files in runs and in the store of artifacts.
 
     Args:
         store: The folder of runs.
-        removed: Is told what is gone, and knows which runs cannot be read: what these hold is kept.
-        oldest: What changed later is kept, and what a living run holds.
-        named: The last parts of the names that records hold: artifacts may have any name.
+        removed: Receives what was deleted. Files of its `unreadable` runs stay.
+        oldest: Time in seconds since the epoch; what changed later stays, and so do files of living runs.
+        named: Last parts of the names in all records, which stay: artifacts may have any name.
     """
-    gone = sweep_incoming(store / ARTIFACTS)
+    sizes = sweep_incoming(store / ARTIFACTS)
     for folder in run_folders(store):
         lease = read_lease(folder)
         is_living = is_locked(folder) or (lease is not None and is_alive(lease))
         if is_living or folder.relative_to(store).as_posix() in removed.unreadable:
             continue
-        for where, _, files in os.walk(folder):
-            for name in files:
-                path = Path(where, name)
-                if UNFINISHED.fullmatch(name) and name not in named and is_older(path, oldest):
-                    with contextlib.suppress(OSError):
-                        num_bytes = path.lstat().st_size
-                        path.unlink()
-                        gone.append(num_bytes)
-    removed.num_contents += len(gone)
-    removed.num_bytes += sum(gone)
+        for path in _unfinished_files(folder):
+            if path.name not in named and is_older(path, oldest):
+                with contextlib.suppress(OSError):
+                    num_bytes = path.lstat().st_size
+                    path.unlink()
+                    sizes.append(num_bytes)
+    removed.num_contents += len(sizes)
+    removed.num_bytes += sum(sizes)
+
+
+def _unfinished_files(folder: Path) -> Iterator[Path]:
+    for where, _, files in os.walk(folder):
+        yield from (Path(where, name) for name in files if UNFINISHED.fullmatch(name))
 
 
 def delete(path: Path) -> None:
-    """Delete a folder, or a link to one; what cannot be deleted stays for the next time."""
+    """Delete a file, a folder or a link; what cannot be deleted is left for the next sweep."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -88,7 +96,12 @@ def delete(path: Path) -> None:
 
 
 def is_older(path: Path, oldest: float) -> bool:
-    """Tell whether a file is there that did not change since `oldest`."""
+    """Tell whether a file exists and has not changed since a time.
+
+    Args:
+        path: The file.
+        oldest: The time in seconds since the epoch.
+    """
     try:
         return path.stat().st_mtime < oldest
     except OSError:

@@ -1,0 +1,183 @@
+"""`Backend`: the operations that a folder or a database of runs implements for `runs.stores.store.Store`."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from runs.query.filters import Condition, Filter
+from runs.query.question import Question
+from runs.stores.adding import Copied, StagedRun, staging_folder
+from runs.stores.removing import Discarded, Removed
+from runs.stores.run import Run, RunStore
+
+if TYPE_CHECKING:
+    from observers.record.points.points import Series
+    from runs.stores.artifact_versions import StoredArtifact
+
+__all__ = ["Backend"]
+
+
+class Backend(abc.ABC):
+    """A folder or a database of runs.
+
+    Every backend gives the same answer to the same question. A method raises StoreError if the folder or the database
+    cannot be read or written, unless it says otherwise. Questions arrive parsed and checked.
+
+    Attributes:
+        where: The folder, or the URL without credentials.
+        store: The store that it serves, to which its runs belong; `Store` sets it.
+    """
+
+    where: str
+    store: RunStore
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the index or the connection."""
+
+    # ------------------------------------------------------------------ finding
+
+    @abc.abstractmethod
+    def find(self, question: Question) -> list[Run]:
+        """Return the runs that a question asks for, whether or not runs have its fields.
+
+        Args:
+            question: The question. The runs know its columns without reading anything else.
+        """
+
+    @abc.abstractmethod
+    def count(self, tree: Filter, limit: int | None) -> int:
+        """Return the number of runs that a filter chooses, as of now or a second ago.
+
+        Args:
+            tree: The filter.
+            limit: Where to stop counting.
+        """
+
+    @abc.abstractmethod
+    def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
+        """Return the runs with these ids, by id; unknown ids are left out."""
+
+    @abc.abstractmethod
+    def has_field(self, name: str) -> bool:
+        """Tell whether any run has the field of this full name, or one below it."""
+
+    @abc.abstractmethod
+    def fields(self) -> list[str]:
+        """Return the full names of the runs' fields; a database reads its newest runs only."""
+
+    @abc.abstractmethod
+    def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
+        """Return id and reason for every run that cannot be read completely, as of at most `max_age_s` ago."""
+
+    def run_of_uid(self, uid: str) -> Run | None:
+        """Return the run with this uid, if there is one."""
+        found = self.find(Question(Condition("uid", "==", uid), limit=1))
+        return self.store.get(found[0].id) if found else None
+
+    # ------------------------------------------------------------------ reading ahead
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:  # noqa: B027
+        """Fetch fields of runs in as few queries as possible; a folder has nothing to gain.
+
+        Args:
+            runs: Runs of this backend.
+            names: See `Store.prefetch`.
+        """
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        """Yield each run with the points of a metric, None where it lacks the metric.
+
+        Args:
+            runs: Runs of this backend.
+            metric: Name of the metric.
+        """
+        for run in runs:
+            yield run, run._series(metric)
+
+    # ------------------------------------------------------------------ versions of artifacts
+
+    @abc.abstractmethod
+    def artifacts(self) -> list[str]:
+        """Return the names of the versioned artifacts, sorted."""
+
+    @abc.abstractmethod
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        """Return all readable versions of an artifact, oldest first; none for an unknown name."""
+
+    # ------------------------------------------------------------------ changing
+
+    @abc.abstractmethod
+    def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        """Change what is noted on a run, without losing what others note at the same time.
+
+        Args:
+            run: The run.
+            change: Receives the run as it is now, and returns new values of `Run.notes` by name. If others were
+                faster, it is called again.
+
+        Raises:
+            StoreError: If the backend cannot be written; and whatever `change` raises.
+        """
+
+    @abc.abstractmethod
+    def remove(self, run: Run) -> None:
+        """Remove a run, all of it or nothing."""
+
+    @abc.abstractmethod
+    def discard(self, run: Run) -> None:
+        """Move a run to the trash, all of it or nothing."""
+
+    @abc.abstractmethod
+    def trash(self) -> list[tuple[Discarded, Any]]:
+        """Return the runs in the trash, last discarded first, each with the place that `restore` needs."""
+
+    @abc.abstractmethod
+    def restore(self, place: Any) -> str:
+        """Bring a run back from the trash.
+
+        Args:
+            place: Its place, as `trash` returned it.
+
+        Returns:
+            The run's id.
+
+        Raises:
+            StoreError: If it is no longer there.
+        """
+
+    @abc.abstractmethod
+    def reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
+        """Delete leftovers of killed processes, and contents that no run names.
+
+        Args:
+            removed: Receives what was deleted.
+            grace_s: Contents touched in the last so many seconds stay.
+            empties_trash: Whether to delete the runs in the trash first.
+        """
+
+    # ------------------------------------------------------------------ adding
+
+    @property
+    def recording_folder(self) -> Path | None:
+        """The folder whose runs belong to this backend when a process of this machine records there; None if none."""
+        return None
+
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        """Return an empty folder, for a `with` block, from which `add` can move runs without copying them."""
+        return staging_folder()
+
+    @abc.abstractmethod
+    def add(self, staged: StagedRun) -> Copied:
+        """Add a staged run, unless a run with its uid is there.
+
+        Raises:
+            Exception: Errors of the disk and of a damaged record, which `Store.add` turns into StoreError.
+        """

@@ -1,0 +1,206 @@
+"""Runs in a folder, the lab's and those of Sacred's FileStorageObserver."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from observers.record.atomic_file import replacing
+from observers.record.locking import claimed
+from observers.record.schema import NOTES, RUN
+from runs.errors import StoreError
+from runs.query.filters import Filter
+from runs.query.index.folders import has_record, require_folder
+from runs.query.index.index import Index
+from runs.query.index.values import NOT_HELD
+from runs.query.names import full_name, is_searchable
+from runs.query.question import Question
+from runs.stores.adding import Copied, StagedRun, staging_folder
+from runs.stores.backend import Backend
+from runs.stores.folders.adding import move_in
+from runs.stores.folders.leftovers import INCOMING
+from runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
+from runs.stores.folders.run import FolderRun
+from runs.stores.removing import Discarded, Removed
+from runs.stores.run import PARTS, Run
+
+if TYPE_CHECKING:
+    from runs.stores.artifact_versions import StoredArtifact
+
+__all__ = ["FolderBackend"]
+
+_TAGS = "tags"
+# A page asks several questions in a row, and one scan of thousands of folders is enough for them.
+_FRESH_S = 1.0
+
+
+class FolderBackend(Backend):
+    """All runs below a folder.
+
+    Args:
+        where: The folder.
+
+    Attributes:
+        folder: The folder.
+        index: The index that answers questions about the runs.
+
+    Raises:
+        StoreError: If there is no such folder, or it cannot be read.
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        self.folder = Path(where)
+        self.where = str(where)
+        require_folder(self.folder)
+        self.index = Index(self.folder)
+        self._updated = -math.inf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FolderBackend, (self.folder.absolute(),), {"where": self.where}
+
+    def close(self) -> None:
+        self.index.close()
+
+    def _update(self, max_age_s: float = -math.inf) -> None:
+        """Update the index, unless the last update is recent enough."""
+        if time.monotonic() - self._updated > max_age_s:
+            self.index.on_progress = self.store.on_progress
+            self.index.update()
+            self._updated = time.monotonic()
+
+    # ------------------------------------------------------------------ finding
+
+    def find(self, question: Question) -> list[Run]:
+        self._update(self.store.max_age_s)
+        names = [full_name(name) for name in question.columns]
+        # A part such as `config` is read from the run's own file, and so is provenance.
+        flat = [name for name in names if name not in (*PARTS, "_id", _TAGS) and is_searchable(name)]
+        mappings = {name for name in flat if self.index.entries(name)}
+        # Reading all existing tags costs less than opening a file of every run.
+        tags = self.index.entries(_TAGS) if _TAGS in names else []
+        rows = self.index.answer(dataclasses.replace(question, columns=(*flat, *tags)))
+        problems = dict(self.index.problems())
+        found: list[Run] = []
+        for row in rows:
+            run = FolderRun(self.store, self.folder, row.pop("name"))
+            run.hold({name: value for name, value in row.items() if _is_known(name, value, mappings)})
+            if _TAGS in names:
+                run.hold({_TAGS: {name.removeprefix(f"{_TAGS}."): True for name in tags if row[name] is True}})
+            run.problem = problems.get(run.id)
+            found.append(run)
+        return found
+
+    def count(self, tree: Filter, limit: int | None) -> int:
+        self._update(max(_FRESH_S, self.store.max_age_s))
+        return self.index.count(tree, limit)
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
+        return {id: FolderRun(self.store, self.folder, id) for id in ids if self._has_run(id)}
+
+    def _has_run(self, id: str) -> bool:
+        # An id that would leave the folder is none.
+        if not id or id.startswith(("/", ".")) or "\0" in id or ".." in Path(id).parts:
+            return False
+        try:
+            (self.folder / id / RUN).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            why = f"{self.folder / id} cannot be read ({error.strerror}); check its permissions"
+            raise StoreError(why) from error
+        return True
+
+    def has_field(self, name: str) -> bool:
+        return self.index.has_field(name)
+
+    def fields(self) -> list[str]:
+        self._update()
+        return self.index.fields()
+
+    def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
+        self._update(max(_FRESH_S, self.store.max_age_s, max_age_s))
+        return self.index.problems()
+
+    # ------------------------------------------------------------------ versions of artifacts
+
+    def artifacts(self) -> list[str]:
+        from observers.artifacts.store import ArtifactStore
+
+        try:
+            return ArtifactStore(self.folder).names()
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be read ({error.strerror})") from error
+
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        from runs.stores.folders.artifacts import versions_in_folder
+
+        return versions_in_folder(self.folder, name)
+
+    # ------------------------------------------------------------------ changing
+
+    def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        folder = self.folder / run.id
+        try:
+            with claimed(folder):
+                now = FolderRun(self.store, self.folder, run.id)
+                content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
+                with replacing(folder / NOTES) as stream:
+                    stream.write(content)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be written ({error.strerror})") from error
+
+    def remove(self, run: Run) -> None:
+        remove_folder(self.folder, self.folder / run.id)
+
+    def discard(self, run: Run) -> None:
+        discard_folder(self.folder, self.folder / run.id)
+
+    def trash(self) -> list[tuple[Discarded, tuple[Path, Path]]]:
+        listed = []
+        for place, folder, time_ns in in_trash(self.folder):
+            run = FolderRun(self.store, place, folder.relative_to(place).as_posix())
+            at = datetime.fromtimestamp(time_ns / 1e9, UTC)
+            try:
+                discarded = Discarded(run.id, run.uid, run.name, run.status, at)
+            except StoreError:
+                if not has_record(folder):
+                    continue  # another process has just taken it
+                discarded = Discarded(run.id, None, "", "cannot be read", at)
+            listed.append((discarded, (place, folder)))
+        return listed
+
+    def restore(self, place: tuple[Path, Path]) -> str:
+        return restore_folder(self.folder, *place)
+
+    def reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
+        reclaim(self.folder, removed, grace_s, empties_trash=empties_trash)
+
+    # ------------------------------------------------------------------ adding
+
+    @property
+    def recording_folder(self) -> Path | None:
+        return self.folder.resolve()
+
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        return staging_folder(self.folder / INCOMING)
+
+    def add(self, staged: StagedRun) -> Copied:
+        # One at a time, so that no other process adds the same run in between.
+        with claimed(self.folder):
+            present = self.run_of_uid(staged.uid)
+            if present is not None:
+                return Copied(present, is_new=False)
+            id = move_in(staged, self.folder)
+        return Copied(self.store.get(id), is_new=True, left_out=staged.left_out)
+
+
+def _is_known(name: str, value: Any, mappings: set[str]) -> bool:
+    """Tell whether the index holds a run's field; a mapping that is None there may be one in the run's file."""
+    return value is not NOT_HELD and (value is not None or name not in mappings)

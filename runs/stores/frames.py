@@ -1,0 +1,89 @@
+"""Runs, and the points of their metrics, as pandas DataFrames."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runs.errors import StoreError
+from runs.query.decimation import downsample
+from runs.query.names import TIMES, full_name
+from runs.query.times import time_of
+from runs.stores.prefetching import each_series, prefetch
+from runs.stores.rows import read_rows
+from runs.stores.run import Run
+
+if TYPE_CHECKING:
+    import pandas
+
+    from observers.record.points.points import Series
+
+__all__ = ["curve_frame", "run_frame"]
+
+_log = logging.getLogger(__name__)
+_COLUMNS = ["id", "metric", "step", "epoch", "value", "time", "wall_time"]
+
+
+def run_frame(runs: Sequence[Run], columns: Sequence[str] | None) -> pandas.DataFrame:
+    """Return runs as a frame; see `runs.stores.store.Store.frame`.
+
+    Args:
+        runs: The runs.
+        columns: Fields, short or full; None for the usual ones.
+    """
+    import pandas
+
+    rows, problems = read_rows(runs, columns)
+    frame = pandas.DataFrame([row for _, row in rows], index=pandas.Index([run.id for run, _ in rows], name="id"))
+    if problems:
+        frame.attrs["problems"] = problems
+        for id, why in problems.items():
+            _log.warning("run %s cannot be read completely: %s", id, why)
+    for name in frame.columns:
+        if full_name(name) in TIMES:
+            frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")
+    return frame
+
+
+def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | None = None) -> pandas.DataFrame:
+    """Return the points of metrics as one frame; see `runs.stores.store.Store.curves`.
+
+    Args:
+        runs: The runs.
+        names: The metrics.
+        num_points: Maximum number of points of each curve, extremes kept.
+
+    Raises:
+        StoreError: If no run has one of the metrics, or one cannot be read.
+    """
+    import pandas
+
+    prefetch(runs, ["metrics", "start_time", "config"])
+    # By the positions of run and metric, which give the order of the rows.
+    frames: dict[tuple[int, int], pandas.DataFrame] = {}
+    for column, name in enumerate(names):
+        rows = {run: row for row, run in enumerate(runs) if name in run.metrics}
+        if runs and not rows:
+            known = sorted({name for run in runs[:20] for name in run.metrics if not name.startswith("system/")})
+            raise StoreError(f"no run has the metric {name!r}; there are: {', '.join(known) or 'none'}")
+        for run, series in each_series(rows, name):
+            frames[rows[run], column] = _curve(
+                run, name, series if num_points is None else downsample(series, num_points)
+            )
+    if not frames:
+        return pandas.DataFrame(columns=_COLUMNS)
+    return pandas.concat([frames[place] for place in sorted(frames)], ignore_index=True)
+
+
+def _curve(run: Run, name: str, series: Series) -> pandas.DataFrame:
+    import pandas
+
+    started = pandas.Timestamp(run.start_time) if run.start_time else pandas.NaT
+    epochs = run.epochs_at(series.steps)
+    frame = series.to_pandas()
+    frame["wall_time"] = started + pandas.to_timedelta(frame["time"], unit="s")
+    frame["id"], frame["metric"], frame["epoch"] = run.id, name, np.nan if epochs is None else epochs
+    return frame[_COLUMNS]

@@ -1,0 +1,410 @@
+"""Runs in a MongoDB database, the lab's and those of Sacred's MongoObserver."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import bson
+
+from observers.mongo.documents import stored_key
+from observers.record.identity import true_status
+from runs.errors import StoreError
+from runs.query.filters import Condition, Filter, holds, in_order, leaves, matches
+from runs.query.index.fields import flatten
+from runs.query.names import LEFT_OUT, STATISTICS, id_of
+from runs.query.question import Question
+from runs.query.serialized import without_pickles
+from runs.query.times import DURATION, duration_s
+from runs.stores.adding import Copied, StagedRun
+from runs.stores.backend import Backend
+from runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
+from runs.stores.mongo.database import BATCH, Document, MongoDatabase
+from runs.stores.mongo.documents import STATUS_FIELDS, plain, projection_of, row_in, value_at
+from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
+from runs.stores.mongo.prefetching import prefetch_from, series_from
+from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
+from runs.stores.mongo.run import MongoRun
+from runs.stores.mongo.words import WordSearch
+from runs.stores.removing import Discarded, Removed
+from runs.stores.run import COPYING, Run
+
+if TYPE_CHECKING:
+    from observers.record.points.points import Series
+    from runs.stores.artifact_versions import StoredArtifact
+
+__all__ = ["MongoBackend"]
+
+# Parts that may hold numbers as Sacred's serializer writes them.
+_MAY_BE_SERIALIZED = ("result", "info")
+# Number of runs whose fields `fields` returns.
+_SAMPLE = 200
+# What people note, and how often to try again when others note at the same time.
+_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
+# Entries of a run's document, and the type that each must have.
+_TYPES: dict[str, tuple[str, type]] = {
+    "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)
+}  # fmt: skip
+
+
+class MongoBackend(Backend):
+    """All runs of a database.
+
+    Args:
+        url: See `MongoDatabase`.
+        prefix: See `MongoDatabase`.
+
+    Attributes:
+        mongo: The database.
+
+    Raises:
+        StoreError: If the server cannot be reached, or refuses.
+    """
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        self.mongo = MongoDatabase(url, prefix)
+        self.where = self.mongo.where
+        self._words = WordSearch(self.mongo)
+        # The last answer of `unreadable`, which reads every document, and its time.
+        self._odd_runs: list[tuple[str, str]] = []
+        self._judged_at = -math.inf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MongoBackend, (self.mongo.destination.url, self.mongo.destination.prefix)
+
+    def close(self) -> None:
+        self.mongo.close()
+
+    # ------------------------------------------------------------------ finding
+
+    def find(self, question: Question) -> list[Run]:
+        if question.offset:
+            question = self._page(question)
+        with self.mongo.errors():
+            question = dataclasses.replace(question, tree=self._words.replaced(question.tree))
+            computed = list(self._computed_here(question))
+            if not computed:
+                return [*self._find_there(self._kept(), question)]
+            # A query still finds the others, by an index, however many there are.
+            found = self._find_there({"$nor": [IN_TRASH, *computed]}, question)
+            found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, question)
+            return [*_in_order(found, question)[: question.limit]]
+
+    def _page(self, question: Question) -> Question:
+        """Return the question for the runs of a page: ids alone come from an index, fields do not."""
+        end = None if question.limit is None else question.offset + question.limit
+        ids = [id_of(run.id) for run in self.find(dataclasses.replace(question, limit=end, offset=0, columns=()))]
+        return dataclasses.replace(question, tree=Condition("_id", "in", ids[question.offset :]), offset=0)
+
+    def count(self, tree: Filter, limit: int | None) -> int:
+        with self.mongo.errors():
+            question = Question(self._words.replaced(tree))
+            computed = list(self._computed_here(question))
+            query = self._query(question.tree, {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
+            most = math.inf if limit is None else limit
+            if not query:
+                return int(min(self.mongo.runs.estimated_document_count(), most))
+            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
+            num = self.mongo.runs.count_documents(query, **bound)
+            if computed and num < most:
+                num += len(self._find_here({"$nor": [IN_TRASH], "$or": computed}, question))
+            return int(min(num, most))
+
+    def _kept(self) -> Document:
+        """Return a query for runs outside the trash: an empty one if the trash is, as an index alone can count all."""
+        return {} if self.mongo.runs.find_one({"status": DISCARDED}, {"_id": 1}) is None else {"$nor": [IN_TRASH]}
+
+    def _query(self, tree: Filter, among: Mapping[str, Any]) -> Document:
+        """Return a filter as a query, among runs that another query finds."""
+        patterns = {leaf for leaf in leaves(tree) if isinstance(leaf, Condition) and leaf.operator == "~"}
+        query = query_of(tree, self._dead(), {pattern: self._matching(pattern) for pattern in patterns})
+        return {"$and": [query, among]} if query and among else query or dict(among)
+
+    def _computed_here(self, question: Question) -> Iterator[Document]:
+        """Yield queries for the runs with fields that no query can compute."""
+        if self._has_stock_runs and any(name.startswith("summary") for name in question.names):
+            yield {"uid": {"$not": {"$gt": ""}}}
+        for name in sorted(filter(self._has_serialized, question.judged)):
+            yield _is_serialized(name)
+        if DURATION in question.judged:
+            yield {"status": "RUNNING"}
+        if "note" in question.judged:
+            yield {OMNIBOARD_NOTES: {"$type": "string"}}
+
+    def _find_there(self, among: Mapping[str, Any], question: Question) -> list[MongoRun]:
+        """Answer a question by queries.
+
+        Args:
+            among: A query for the runs to choose from.
+            question: The question, without `Words`.
+        """
+        query = self._query(question.tree, among)
+        if question.by == DURATION:
+            return self._find_here(query, dataclasses.replace(question, tree=Question().tree))
+        projection = projection_of(sorted(question.names))
+        found: list[Document] = []
+        for condition, path, direction in sort_stages(question):
+            left = 0 if question.limit is None else question.limit - len(found)
+            if question.limit is None or left > 0:
+                both = {"$and": [query, condition]} if condition and query else condition or query
+                found += self._sorted(both, path, direction, left, projection)
+        names = question.names
+        return [MongoRun(self.store, self.mongo, document["_id"], row_in(document, names)) for document in found]
+
+    def _sorted(
+        self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
+    ) -> list[Document]:
+        """Return documents sorted by one field, with ties sorted by id.
+
+        To sort by both, MongoDB would have to read all documents; by the field alone, an index gives the first ones.
+        """
+        runs = self.mongo.runs
+        found = list(runs.find(query, projection, batch_size=BATCH).sort(path, direction).limit(limit))
+        if path == "_id" or not found:
+            return found
+        if limit and len(found) == limit:
+            # The limit chose at random between documents that tie with the last one.
+            last = value_at(found[-1], path)
+            before = [document for document in found if plain(value_at(document, path)) != plain(last)]
+            equal = {"$and": [query, {path: {"$eq": last}}]}
+            found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
+        groups = itertools.groupby(found, lambda document: plain(value_at(document, path)))
+        return [
+            document
+            for _, ties in groups
+            for document in sorted(ties, key=lambda document: _order_of_id(document["_id"]))
+        ]
+
+    @functools.cached_property
+    def _has_stock_runs(self) -> bool:
+        """Whether there are runs without a uid, for which stock Sacred recorded no summary."""
+        with self.mongo.errors():
+            with_uid = self.mongo.runs.count_documents({"uid": {"$gt": ""}})
+            return self.mongo.runs.estimated_document_count() > with_uid + self.mongo.runs.count_documents(IN_TRASH)
+
+    def _has_serialized(self, name: str) -> bool:
+        """Tell whether a run holds a NumPy scalar in a field as Sacred's serializer wrote it, unknown to queries."""
+        if name.partition(".")[0] not in _MAY_BE_SERIALIZED:
+            return False
+        return self.mongo.runs.find_one(_is_serialized(name), {"_id": 1}) is not None
+
+    def _find_here(self, query: Mapping[str, Any], question: Question) -> list[MongoRun]:
+        """Answer a question about runs with fields that no query can compute.
+
+        Args:
+            query: Finds the runs to choose from.
+            question: The question, without `Words`.
+        """
+        names = sorted(question.names | {"status"})
+        computed = sorted(name for name in question.names if name.startswith("summary"))
+        metrics = {_metric_of(name) for name in computed}
+        wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
+        runs: list[MongoRun] = []
+        projection = {**projection_of(names), "uid": 1}
+        for document in self.mongo.runs.find(query, projection, sort=[("_id", 1)], batch_size=BATCH):
+            run = MongoRun(self.store, self.mongo, document["_id"], row_in(document, names))
+            if computed and document.get("uid") is None:
+                run.hold_summary(run.computed_summary(wanted), computed)
+            if matches(question.tree, run.get):
+                runs.append(run)
+        return _in_order(runs, question)[: question.limit]
+
+    def _dead(self) -> list[Any]:
+        """Return the `_id` of the runs that say RUNNING and have lost their process."""
+        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(STATUS_FIELDS, 1))
+        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
+
+    def _matching(self, pattern: Condition) -> list[Any]:
+        """Return the `_id` of the runs that match a regular expression."""
+        if pattern.name == DURATION:
+            return []
+        path = stored_path(pattern.name)
+        query = {} if path == "_id" else {path: {"$type": "string"}}
+        values = ((document["_id"], value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
+        return [key for key, value in values if holds(pattern, str(key) if path == "_id" else value)]
+
+    def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
+        query = {"_id": {"$in": [key for id in ids for key in _keys_of(id)]}, "$nor": [IN_TRASH]}
+        with self.mongo.errors():
+            keys = [document["_id"] for document in self.mongo.runs.find(query, {"_id": 1})]
+        return {str(key): MongoRun(self.store, self.mongo, key) for key in keys}
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:
+        prefetch_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], names)
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        yield from series_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
+
+    # ------------------------------------------------------------------ fields
+
+    def has_field(self, name: str) -> bool:
+        with self.mongo.errors():
+            if self.mongo.runs.find_one(exists(name), {"_id": 1}) is not None:
+                return True
+            if not name.startswith("summary.") or not self._has_stock_runs:
+                return False
+            # The name may be that of a metric, which has statistics below it.
+            metrics = {_metric_of(name), name.removeprefix("summary.")} - {None}
+            return self.mongo.metrics.find_one({"name": {"$in": sorted(map(str, metrics))}}, {"_id": 1}) is not None
+
+    def fields(self) -> list[str]:
+        with self.mongo.errors():
+            left_out = {"captured_out": 0, "provenance.packages": 0}
+            newest = self.mongo.runs.find({}, left_out, sort=[("$natural", -1)]).limit(_SAMPLE)
+            names = {name for document in newest for name in _fields_of(plain(document))}
+            if self._has_stock_runs:
+                names |= {f"summary.{m}.{s}" for m in self.mongo.metrics.distinct("name") for s in STATISTICS}
+        return sorted(names)
+
+    def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
+        """Return the runs whose documents have entries of wrong types."""
+        odd: list[Document] = [{name: {"$exists": True, "$not": {"$type": kind}}} for name, (kind, _) in _TYPES.items()]
+        query = {"$or": [*odd, {"status": {"$exists": False}}], "$nor": [IN_TRASH]}
+        if time.monotonic() - self._judged_at > max_age_s:
+            with self.mongo.errors():
+                found = list(self.mongo.runs.find(query, dict.fromkeys(_TYPES, 1), sort=[("_id", 1)]))
+            self._odd_runs = [(str(document["_id"]), "; ".join(_oddities(document))) for document in found]
+            self._judged_at = time.monotonic()
+        return list(self._odd_runs)
+
+    # ------------------------------------------------------------------ versions of artifacts
+
+    def artifacts(self) -> list[str]:
+        with self.mongo.errors():
+            return sorted(map(str, self.mongo.collections.artifacts.distinct("name")))
+
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        from runs.stores.mongo.artifacts import versions_in_database
+
+        return versions_in_database(self.mongo, name)
+
+    # ------------------------------------------------------------------ changing
+
+    def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        key, runs = _key_of(run), self.mongo.runs
+        with self.mongo.errors():
+            for _ in range(_MOST_TRIES):
+                known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
+                if known is None:
+                    raise StoreError(f"run {run.id} is no longer in {self.where}")
+                now = MongoRun(self.store, self.mongo, key)
+                notes = change(now)
+                same = {name: known.get(name) for name in notes}  # false if others wrote since
+                if runs.update_one({"_id": key, **same}, {"$set": dict(notes)}).matched_count:
+                    break
+            else:
+                raise StoreError(f"the notes of run {run.id} are changed by others all the time; try again")
+            if "note" in notes:
+                has_note = {"_id": key, OMNIBOARD_NOTES: {"$type": "string"}}
+                runs.update_one(has_note, {"$set": {OMNIBOARD_NOTES: notes["note"]}})
+            if removed := [tag for tag in now.tags if tag not in notes.get("tags", now.tags)]:
+                has_tags = {"_id": key, OMNIBOARD_TAGS: {"$type": "array"}}
+                runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
+
+    def remove(self, run: Run) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).remove(_key_of(run))
+
+    def discard(self, run: Run) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).discard(_key_of(run))
+
+    def trash(self) -> list[tuple[Discarded, Any]]:
+        with self.mongo.errors():
+            return [(_discarded(document), document["_id"]) for document in Remover(self.mongo).trash()]
+
+    def restore(self, place: Any) -> str:
+        with self.mongo.errors():
+            Remover(self.mongo).restore(place)
+        return str(place)
+
+    def reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
+        with self.mongo.errors():
+            remover = Remover(self.mongo)
+            removed.runs += remover.empty_trash() if empties_trash else []
+            remover.reclaim(removed, grace_s)
+
+    def add(self, staged: StagedRun) -> Copied:
+        present = self.run_of_uid(staged.uid)
+        if present is not None and present.status != COPYING:
+            return Copied(present, is_new=False)
+        left_out = (*staged.left_out, *unnamed_files(staged.folder), *changed_entries(staged.folder))
+        key = deliver_whole(staged, self.mongo)
+        return Copied(self.store.get(str(key)), is_new=True, left_out=left_out)
+
+
+def _key_of(run: Run) -> Any:
+    assert isinstance(run, MongoRun)  # as are all runs of this backend
+    return run.key
+
+
+def _keys_of(id: str) -> Iterator[Any]:
+    """Yield each `_id` that a text may mean."""
+    yield id
+    number = id_of(id)
+    if isinstance(number, int) and -(2**63) <= number < 2**63:
+        yield number
+    if bson.ObjectId.is_valid(id):
+        yield bson.ObjectId(id)
+
+
+def _is_serialized(name: str) -> Document:
+    return {f"{stored_path(name)}.dtype": {"$type": "string"}}
+
+
+def _discarded(document: Document) -> Discarded:
+    experiment, kept = document.get("experiment"), document[TRASH]
+    name = experiment.get("name") if isinstance(experiment, Mapping) else None
+    uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
+    at = (kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)).replace(tzinfo=UTC)
+    status = true_status(kept, kept.get("lease"))
+    return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
+
+
+def _in_order(runs: Sequence[MongoRun], question: Question) -> list[MongoRun]:
+    """Return runs in the order of a question, with ties sorted by id."""
+    is_by_id = question.by == "_id"
+    by_id = sorted(runs, key=lambda run: _order_of_id(run.key), reverse=question.descending and is_by_id)
+    return by_id if is_by_id else in_order(by_id, lambda run: run.get(question.by), descending=question.descending)
+
+
+def _order_of_id(key: Any) -> Any:
+    # Python cannot compare ids of different types, such as numbers and texts.
+    return str(type(key)), key
+
+
+def _oddities(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with a run's document."""
+    if "status" not in document:
+        yield "it has no status: this is not a run"
+    for name, (_, kind) in _TYPES.items():
+        if name in document and not isinstance(document[name], kind):
+            expected = "text" if kind is str else "an object"
+            yield f"{name}: got {type(document[name]).__name__}, expected {expected}"
+
+
+def _fields_of(document: Document) -> set[str]:
+    """Return the full names of a document's fields."""
+    summary, info = document.pop("summary", None), document.get("info")
+    listed = info.get("metrics") if isinstance(info, Mapping) else None
+    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
+    names = {stored_key(name): name for name in metrics if isinstance(name, str)}
+    if "result" in document:
+        document["result"] = without_pickles(document["result"], twice=True)
+    flat: Document = {}
+    flatten(document, "", flat, LEFT_OUT)
+    if duration_s(document) is not None:
+        flat[DURATION] = None
+    keys = summary if isinstance(summary, Mapping) else {}
+    return flat.keys() | {f"summary.{names.get(key, key)}.{each}" for key in keys for each in STATISTICS}
+
+
+def _metric_of(name: str) -> str | None:
+    """Return the metric of a full name such as `summary.val/loss.min`; None if it covers all metrics."""
+    return name.removeprefix("summary").removeprefix(".").rpartition(".")[0] or None

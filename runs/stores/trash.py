@@ -1,0 +1,85 @@
+"""`Trash`: removing runs from a store, now or later, and bringing them back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from runs.errors import RunNotFoundError, StoreError
+from runs.stores.backend import Backend
+from runs.stores.removing import GRACE_S, Discarded, Removed
+from runs.stores.run import Run
+
+__all__ = ["Trash"]
+
+
+class Trash:
+    """The trash of a store; `runs.stores.store.Store` documents its operations.
+
+    Args:
+        backend: The backend of the store.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def remove(self, runs: Iterable[Run]) -> Removed:
+        """See `Store.remove`."""
+        removed = Removed(self._for_each(runs, self._backend.remove))
+        self._backend.reclaim(removed, GRACE_S)
+        return removed
+
+    def discard(self, runs: Iterable[Run]) -> Removed:
+        """See `Store.discard`."""
+        return Removed(self._for_each(runs, self._backend.discard))
+
+    def collect(self) -> Removed:
+        """See `Store.collect`."""
+        removed = Removed()
+        self._backend.reclaim(removed, GRACE_S, empties_trash=True)
+        return removed
+
+    def listed(self) -> list[Discarded]:
+        """See `Store.trash`."""
+        return [discarded for discarded, _ in self._backend.trash()]
+
+    def restore(self, key: str | int) -> Run:
+        """See `Store.restore`."""
+        text, listed = str(key).strip(), self._backend.trash()
+        found = [pair for pair in listed if pair[0].id == text][:1]
+        found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
+        where = self._backend.where
+        if len(found) != 1:
+            why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
+            raise RunNotFoundError(f"{why} in the trash of {where}; list it with: python -m runs restore")
+        [(discarded, place)] = found
+        if discarded.uid and self._backend.run_of_uid(discarded.uid) is not None:
+            raise StoreError(f"run {discarded.uid} is in {where} already; it stays in the trash")
+        id = self._backend.restore(place)
+        run = self._backend.by_id([id]).get(id)
+        if run is None:
+            raise StoreError(f"run {id} came back, and another process has removed it again")
+        return run
+
+    def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
+        """Remove runs, unless one of them is running; return their ids."""
+        chosen = list({run.id: self._same(run) for run in runs}.values())
+        for run in chosen:
+            if run.is_living:
+                raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
+        tell = self._backend.store.tell
+        for number, run in enumerate(chosen):
+            tell("removing runs", number, len(chosen))
+            remove(run)
+        tell("removing runs", len(chosen), len(chosen))
+        return [run.id for run in chosen]
+
+    def _same(self, run: Run) -> Run:
+        """Return a run as it is now; raise StoreError if its id belongs to another run."""
+        now = self._backend.store.get(run.id)
+        try:
+            is_another = run.uid != now.uid
+        except StoreError:  # a damaged record has no other identity than its id
+            return now
+        if is_another:
+            raise StoreError(f"run {run.id} is a different run now; nothing is removed: list the runs again")
+        return now
