@@ -77,14 +77,31 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def release(self, attempt: int) -> None:
-        """Take back the last claim, which this owner made and whose run has not begun."""
+        """Take back a claim, so that others can make it: one whose run has not begun.
+
+        Args:
+            attempt: The last attempt, which this owner has claimed.
+
+        Raises:
+            StoreError: If the store cannot be written.
+        """
 
     @abc.abstractmethod
     def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
         """Note the lease of a process in the claim of an attempt."""
 
     def is_last(self, attempt: int) -> bool:
-        """Tell whether an attempt that this owner claimed is still the last one."""
+        """Tell whether an attempt that this owner claimed is still the last one.
+
+        Args:
+            attempt: The claimed attempt.
+
+        Returns:
+            False if another owner took this one for dead, and claimed the next attempt.
+
+        Raises:
+            StoreError: If the store cannot be asked.
+        """
         claims = self.listed()
         return bool(claims) and claims[-1].attempt == attempt
 
@@ -105,7 +122,14 @@ class Claims(abc.ABC):
         return self.is_last(attempt)
 
     def earlier_processes(self, attempt: int) -> list[Mapping[str, Any]]:
-        """Return the leases of processes that asked to begin attempts before this one."""
+        """Return the leases of processes that asked to begin attempts before this one.
+
+        Args:
+            attempt: An attempt that this owner has claimed. Its run must not start while one of the processes lives.
+
+        Raises:
+            StoreError: If the store cannot be asked.
+        """
         return [claim.process for claim in self.listed() if claim.attempt < attempt and claim.process is not None]
 
 

@@ -1,4 +1,4 @@
-"""What processes print into files, whose last lines say why they recorded nothing."""
+"""Files that processes print to; their last lines say why a process recorded nothing."""
 
 from __future__ import annotations
 

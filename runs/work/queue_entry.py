@@ -1,22 +1,27 @@
-"""`QueueEntry`: where a queued run is written down: in a folder, in a database, or in both."""
+"""Where queued runs are written down: each in a folder, in a database, or in both."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from observers.mongo.destination import Destination, database_in, read_destination
+from observers.mongo.layout import Collections
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.locking import locked
 from observers.record.regular_file import read_regular
 from observers.record.schema import CLAIMS, RUN
-from runs.stores.run import HELD
+from runs.errors import LaunchError
+from runs.stores.mongo.run import MongoRun
+from runs.stores.run import HELD, Run
 from runs.work.claims import Claims, FolderClaims, RunClaims, asking
 
-__all__ = ["QueueEntry"]
+__all__ = ["QueueEntries", "QueueEntry"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +52,13 @@ class QueueEntry:
         return FolderClaims(self.folder / CLAIMS)
 
     def fail(self, lines: list[str]) -> None:
-        """Write FAILED into a run that cannot be started, and the lines that say why.
+        """Write FAILED into a run that cannot be started; one that is no longer QUEUED stays as it is.
+
+        Args:
+            lines: What its process printed last, which becomes the `fail_trace`.
 
         Raises:
-            StoreError: If the database cannot be asked.
+            StoreError: If the database cannot be written.
         """
         self._change("QUEUED", {"status": "FAILED", "fail_trace": lines}, datetime.now(UTC).replace(tzinfo=None))
 
@@ -71,6 +79,58 @@ class QueueEntry:
             as_time = {} if stopped is None else {"stop_time": stopped}
             with asking(self.where):
                 self.runs.update_one({"uid": self.uid, "status": before}, {"$set": entries | as_time})
+
+
+class QueueEntries:
+    """Finds where runs of a queue are written down, and connects to the databases among these places.
+
+    Args:
+        options: Options of the worker for the experiments' command lines; `-m URL` may hold the password of a database.
+    """
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        self._options = list(options)
+        self._clients: dict[Destination, Any] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            client.close()
+
+    def of(self, run: Run, original: Run | None) -> QueueEntry:
+        """Return where a run is written down.
+
+        Args:
+            run: The run, as the worker's store has it: a folder or a database.
+            original: The same as the folder has it that it is recorded in; None if that is not on this machine.
+
+        Raises:
+            LaunchError: If stock Sacred queued it, or its folder is gone.
+        """
+        if run.uid is None:
+            raise LaunchError("it was queued by stock Sacred; start it by hand")
+        folder = None if original is None else original.folder
+        if isinstance(run, MongoRun):
+            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where)
+        if folder is None:
+            raise LaunchError("its folder is gone")
+        destination = read_destination(folder)
+        if destination is None:
+            return QueueEntry(run.uid, folder)
+        destination = self._with_password(destination)
+        if destination not in self._clients:
+            self._clients[destination] = destination.connect()
+        database = self._clients[destination][destination.db_name]
+        collections = Collections(database, destination.prefix, destination.collection)
+        return QueueEntry(run.uid, folder, collections.runs, destination.label)
+
+    def _with_password(self, destination: Destination) -> Destination:
+        """Return a database with the URL that was given as `-m URL`, which may have its password."""
+        for word, following in zip(self._options, [*self._options, ""][1:], strict=True):
+            url = following if word == "-m" else word.partition("=")[2] if word.startswith("--mongo_db=") else ""
+            if "://" in url:
+                return dataclasses.replace(destination, url=url, db_name=database_in(url) or destination.db_name)
+        return destination
 
 
 def _change_folder(folder: Path, before: str, entries: dict[str, Any]) -> None:

@@ -2,121 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from pathlib import Path
-from typing import Any
 
-from observers.mongo.destination import Destination, database_in, read_destination
-from observers.mongo.layout import Collections
-from observers.record.identity import RECORD_TO_VARIABLE, START_VARIABLE
-from observers.record.schema import CONFIG
-from runs.errors import LaunchError, RunsError, StoreError
+from runs.errors import LaunchError, RunsError
 from runs.query.texts import list_text
 from runs.query.times import time_of
-from runs.rerun.launching import Launch, recorded_launch
-from runs.rerun.processes import end_text
-from runs.rerun.record import Record
-from runs.rerun.resuming import changed_sources, resume_launch
-from runs.stores.mongo.run import MongoRun
+from runs.rerun.launching import Launch
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.work.claims import is_pending
-from runs.work.printed import Printed
-from runs.work.queue_entry import QueueEntry
-from runs.work.worker import End, Source, Task
+from runs.work.queue_entry import QueueEntries
+from runs.work.queued_task import QueuedTask, queued_launch
+from runs.work.worker import Source
 
-__all__ = ["Queue", "QueuedTask"]
+__all__ = ["Queue"]
 
 # What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
 _BY_A_PERSON = "SIGINT"
-# The module that starts the processes of a run with several ranks.
-_LAUNCHER_OF_RANKS = "torch.distributed.run"
-
-
-class QueuedTask(Task):
-    """An attempt at a queued run.
-
-    Args:
-        run: The run, as the folder that it is recorded in has it.
-        launch: How it is started.
-        entry: Where it is written down.
-        attempt: 1 for the first one.
-        is_resumed: Whether it has begun before.
-        tell: Takes a sentence for the person.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        launch: Launch,
-        entry: QueueEntry,
-        *,
-        attempt: int,
-        is_resumed: bool,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.run, self.launch, self.attempt, self.name = run, launch, attempt, run.id
-        self.claims = entry.claims(is_begun=is_resumed)
-        self._entry = dataclasses.replace(entry, folder=run.folder)
-        self._is_resumed, self._tell = is_resumed, tell
-        self.hears = _LAUNCHER_OF_RANKS not in launch.command
-
-    def open_output(self) -> Printed:
-        return Printed(tempfile.TemporaryFile())
-
-    def started(self) -> None:
-        for note in self.launch.notes:
-            self._tell(note)
-        start = f"resumed, attempt {self.attempt}" if self._is_resumed else "started"
-        self._tell(f"run {self.name} is {start}: {self.run.name} {self.run.command}".rstrip())
-
-    def may_begin(self, process: Any) -> bool:
-        try:
-            return super().may_begin(process)
-        except StoreError:  # a database that is away since the claim keeps no run from its start
-            return True
-
-    def ended(self, end: End) -> bool:
-        if not self._has_begun(end):
-            return self._has_not_begun(end)
-        try:
-            run = self.run.store.get(self.name)
-            result = "" if run.result is None else f", result {run.result}"
-            self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")
-        except RunsError as error:  # somebody has removed it
-            self._tell(f"run {self.name} has ended ({end_text(end.code)}): {error}")
-            return True
-        return run.status != "FAILED"
-
-    def _has_begun(self, end: End) -> bool:
-        """Tell whether the run began, by its record if no process could tell."""
-        return end.has_begun or (not self.hears and self.run.store.get(self.name).status != "QUEUED")
-
-    def _has_not_begun(self, end: End) -> bool:
-        """Fail a run that could not be started, unless another worker has taken it over."""
-        with contextlib.suppress(StoreError):
-            if not self.claims.is_last(self.attempt):
-                self._tell(f"run {self.name} was taken over by another worker before it began")
-                return True
-        lines = list(end.lines) or [end_text(end.code)]
-        if self._is_resumed:
-            self._tell(f"run {self.name} was not resumed: {lines[-1]}")
-        else:
-            self._tell(f"run {self.name} FAILED: it could not be started: {lines[-1]}")
-            self._entry.fail(lines)
-        return False
-
-    def interrupted(self, end: End) -> None:
-        if self._has_begun(end):
-            self.ended(end)
-        else:
-            self.claims.release(self.attempt)
 
 
 class Queue(Source):
@@ -150,13 +56,12 @@ class Queue(Source):
         self._store, self._tell, self._retries, self._any_sources = store, tell, retries, any_sources
         self._record_to, self._settings, self._options = record_to, list(settings), list(options)
         self._told: set[tuple[str, str]] = set()
-        self._clients: dict[Destination, Any] = {}
+        self._entries = QueueEntries(self._options)
         self._recorded: Store | None = None
 
     def close(self) -> None:
         """Close the connections that the queue opened; the store stays open."""
-        for client in self._clients.values():
-            client.close()
+        self._entries.close()
         if self._recorded is not None:
             self._recorded.close()
 
@@ -187,13 +92,16 @@ class Queue(Source):
     def enqueue(self, run: Run) -> None:
         """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`.
 
+        Args:
+            run: The run, of this queue's store.
+
         Raises:
             LaunchError: If it is not HELD.
             StoreError: If its database cannot be asked.
         """
         if run.status != HELD:
             raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
-        self._entry(run, run.original()).enqueue()
+        self._entries.of(run, run.original()).enqueue()
 
     def tell_held(self) -> None:
         """Name the runs that no worker starts until somebody here says so."""
@@ -220,17 +128,17 @@ class Queue(Source):
             RunsError: If it waits, and cannot be started here; the message says why.
         """
         original, is_begun = run.original(), run.status != "QUEUED"
-        entry = self._entry(run, original)
+        entry = self._entries.of(run, original)
         claims = entry.claims(is_begun=is_begun)
         listed = claims.listed()
         if is_begun and (not listed or original is None):
             return None  # nobody took it from the queue, or its states are on another machine
         if listed and is_pending(listed[-1], _began(original or run) if is_begun else None):
             return None
-        attempt = len(listed) + 1
-        if attempt > self._retries + 1:
+        if len(listed) > self._retries:
             raise LaunchError(f"it was taken {len(listed)} times, and cut off each time; --retries N allows for more")
-        launch = self._launch(original or run, is_begun=is_begun)
+        attempt = len(listed) + 1
+        launch = self._launch(original or run, is_begun)
         if not claims.add(attempt):
             return None
         try:
@@ -239,69 +147,21 @@ class Queue(Source):
                 return None
             if original is None:
                 original = self._fetched(run)
-                launch = self._launch(original, is_begun=False, is_fetched=True)
+                launch = self._launch(original, is_begun, is_fetched=True)
         except BaseException:
             claims.release(attempt)
             raise
         return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
 
-    def _entry(self, run: Run, original: Run | None) -> QueueEntry:
-        """Return where a run is written down.
-
-        Raises:
-            LaunchError: If stock Sacred queued it, or its folder is gone.
-        """
-        if run.uid is None:
-            raise LaunchError("it was queued by stock Sacred; start it by hand")
-        folder = None if original is None else original.folder
-        if isinstance(run, MongoRun):
-            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where)
-        if folder is None:
-            raise LaunchError("its folder is gone")
-        destination = read_destination(folder)
-        if destination is None:
-            return QueueEntry(run.uid, folder)
-        destination = self._with_password(destination)
-        if destination not in self._clients:
-            self._clients[destination] = destination.connect()
-        database = self._clients[destination][destination.db_name]
-        collections = Collections(database, destination.prefix, destination.collection)
-        return QueueEntry(run.uid, folder, collections.runs, destination.label)
-
-    def _with_password(self, destination: Destination) -> Destination:
-        """Return a database with the URL that was given as `-m URL`, which may have its password."""
-        for word, following in zip(self._options, [*self._options, ""][1:], strict=True):
-            url = following if word == "-m" else word.partition("=")[2] if word.startswith("--mongo_db=") else ""
-            if "://" in url:
-                return dataclasses.replace(destination, url=url, db_name=database_in(url) or destination.db_name)
-        return destination
-
-    def _launch(self, run: Run, *, is_begun: bool, is_fetched: bool = False) -> Launch:
-        """Return how a run is started, or resumed.
-
-        Raises:
-            LaunchError: If that is impossible here and now.
-        """
-        record = Record(run)
-        changed = [] if self._any_sources else changed_sources(record)
-        if changed:
-            raise LaunchError(
-                f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
-                "say --any-sources"
-            )
-        hidden = record.hidden_settings
-        settings = [setting for setting in self._settings if setting.partition("=")[0] in hidden]
-        if is_begun:
-            return resume_launch(run, self._options, settings)
-        folder, options, environment = run.folder, self._options, {}
-        if folder is not None:
-            environment[START_VARIABLE] = str(folder.absolute())
-            if is_fetched or run.document.get("folder") != str(folder.absolute()):
-                environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
-        if is_fetched and folder is not None:
-            options = [f"--file_storage={folder.parent.absolute()}", *options]
-        config = (folder or Path()) / CONFIG
-        return recorded_launch(record, config=config, updates=settings, options=options, environment=environment)
+    def _launch(self, run: Run, is_begun: bool, *, is_fetched: bool = False) -> Launch:
+        return queued_launch(
+            run,
+            self._settings,
+            self._options,
+            is_begun=is_begun,
+            any_sources=self._any_sources,
+            is_fetched=is_fetched,
+        )
 
     def _fetched(self, run: Run) -> Run:
         """Return a run that only a database has, with a folder on this machine from now on."""

@@ -224,10 +224,13 @@ class Job:
         return json.loads(text)
 
     def events(self, timeout: float | None = 0.0) -> list[Event]:
-        """Return what the process has told since the last call.
+        """Return the events that the process has told since the last call.
 
         Args:
-            timeout: Seconds to wait for the first event, or for the process to end; None waits for ever.
+            timeout: Seconds to wait for the first event or the end of the process; None waits for ever.
+
+        Returns:
+            The events in their order; none after the time-out. Those told before the end are returned after it as well.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -254,11 +257,21 @@ class Job:
         return [Event(**json.loads(line)) for line in lines]
 
     def answer(self, prune: bool) -> None:
-        """Answer a report: whether the run is to end here, as PRUNED."""
+        """Answer a report of a trial that `prunes`, which waits for it.
+
+        Args:
+            prune: Whether the run must end here, as PRUNED; its record stays whole. False lets it continue. A process
+                that has ended meanwhile gets no answer, without an error.
+        """
         self._tell({"prune": bool(prune)})
 
     def let_begin(self, may_begin: bool) -> None:
-        """Answer a trial that is `ready`: whether its run may begin."""
+        """Answer the event `ready` of a process that `asks`, which waits for it.
+
+        Args:
+            may_begin: Whether its run may begin. If not, the process ends with an error, and records nothing. A process
+                that has ended meanwhile gets no answer, without an error.
+        """
         self._tell({"begin": may_begin})
 
     def _tell(self, answer: Mapping[str, bool]) -> None:
@@ -289,7 +302,14 @@ class Job:
             self._report, self._is_orphan = process, True
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end; return its exit code, or None after `timeout` seconds."""
+        """Wait for the end of the process.
+
+        Args:
+            timeout: Seconds to wait at most; None waits for ever.
+
+        Returns:
+            Its exit code, negative for the signal that ended it; None if it still runs after the time-out.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             left = None if until is None else max(until - time.monotonic(), 0)
@@ -298,7 +318,11 @@ class Job:
         return self._code
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Send it and its children a signal, as Ctrl-C does; its state is saved and its record brought to its end."""
+        """Send the process and its children a signal, as Ctrl-C does. A run saves its state and ends as INTERRUPTED.
+
+        Args:
+            number: The signal. Without effect on a process that has ended.
+        """
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -331,5 +355,10 @@ class Job:
 
 
 def wait_for_any(jobs: Iterable[Job], timeout: float | None = None) -> None:
-    """Wait until one of the jobs has told something, or has ended; without any, and at most, for `timeout` seconds."""
+    """Wait until one of the jobs has told an event or has ended.
+
+    Args:
+        jobs: The jobs; without any this waits for the whole time.
+        timeout: Seconds to wait at most; None waits for ever.
+    """
     select.select([end for job in jobs for end in job.watched()], [], [], timeout)

@@ -36,7 +36,7 @@ _LOOK_S, _IDLE_S = 1.0, 2.0
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How the process of a task ended.
+    """End of the process of a task.
 
     Attributes:
         code: Exit code, negative for the signal that ended it.
@@ -82,31 +82,68 @@ class Task(abc.ABC):
         """Note that the process was started."""
 
     def may_begin(self, process: Mapping[str, Any]) -> bool:
-        """Decide whether a process, given by its lease, may begin to record. See `Claims.begin`."""
+        """Decide whether the process of this task may begin to record its run.
+
+        Args:
+            process: Lease of the process.
+
+        Returns:
+            False if another worker has claimed a later attempt; see `Claims.begin`.
+
+        Raises:
+            StoreError: If the store cannot be asked.
+        """
         return self.claims.begin(self.attempt, process)
 
     def report(self, event: Event) -> bool | None:
-        """Note a reported value; return whether the run is to end here, or None if the process does not wait for it."""
+        """Note a value that the process has reported.
+
+        Args:
+            event: The report: name, value and step.
+
+        Returns:
+            Whether the run must end here, as PRUNED; None if the process does not wait for an answer.
+
+        Raises:
+            RunsError: If the value cannot be noted.
+        """
         return None
 
     @abc.abstractmethod
     def ended(self, end: End) -> bool:
-        """Judge the end of the process; return whether it ended well."""
+        """Judge the end of the process, and note what came of the task.
+
+        Args:
+            end: How it ended.
+
+        Returns:
+            Whether the task ended well; the worker counts the others.
+
+        Raises:
+            RunsError: If the outcome cannot be noted.
+        """
 
     @abc.abstractmethod
     def interrupted(self, end: End) -> None:
-        """Leave the task to other workers, because this one was interrupted, and its process with it."""
+        """Leave the task to other workers, because this worker was interrupted, and with it the process.
+
+        Args:
+            end: How the process ended; by default one that was not started.
+
+        Raises:
+            RunsError: If that cannot be noted; the worker ends all the same.
+        """
 
 
 class Source(abc.ABC):
-    """Where tasks come from."""
+    """Base of what gives a worker its tasks: a queue, or an agent of a sweep."""
 
     @abc.abstractmethod
     def take(self) -> Task | None:
-        """Claim the next task; None if there is none now.
+        """Claim the next task; return None if there is none now.
 
         Raises:
-            RunsError: If there is no telling.
+            RunsError: If the source cannot be read.
         """
 
     def beat(self) -> None:  # noqa: B027
@@ -117,7 +154,7 @@ class Source(abc.ABC):
 
     @property
     def idle_text(self) -> str:
-        """What to say of a worker that waits for tasks."""
+        """Sentence for a worker that waits for tasks."""
         return "no task waits"
 
 

@@ -147,7 +147,12 @@ class Trial(Task):
         }
 
     def following(self, attempt: int, outcomes: Sequence[Outcome]) -> Trial:
-        """Return the trial that follows: another attempt, or the next seed after some outcomes."""
+        """Return the trial of the same point that follows this one.
+
+        Args:
+            attempt: The attempt, which the agent has claimed: this one for the next seed, or the one after a kill.
+            outcomes: Outcomes of the seeds that have ended, in their order; the trial runs the next one.
+        """
         return Trial(self._workplace, self.point, attempt, self._done, outcomes)
 
     # ------------------------------------------------------------------ how it starts

@@ -1,14 +1,14 @@
-"""`Home`: where a sweep lives, for all who work on it: its definition, its agents, and who has which trial.
+"""`Home`: storage of a sweep for all of its agents: its definition, their leases, and the claims on its points.
 
     sweep.json              the definition
     study.journal           Optuna's journal of the study
     next                    the next point that an agent is to claim
-    claims/000017.0         who took the trial 17, at the first attempt
-    claims/000017.0.lease   the lease of the process that last began a run of that attempt
+    claims/000017.0         the agent that claimed the first attempt at trial 17
+    claims/000017.0.lease   the lease of the process that last asked to begin that attempt
     agents/NAME.json        the lease of an agent
-    stopped                 no new trials are to be started
+    stopped                 exists if agents must start no more trials
 
-That is a folder, `my_runs/sweeps/ID`; `mongo_home.py` keeps the same in a database.
+This is a folder, `my_runs/sweeps/ID`; `mongo_home.py` keeps the same in a database.
 """
 
 from __future__ import annotations
@@ -55,7 +55,17 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def create(self, definition: Definition) -> bool:
-        """Write the definition down, once; return False if the sweep has one."""
+        """Write the definition down, once; of many agents at once, one succeeds.
+
+        Args:
+            definition: What the sweep searches, and how its runs are started.
+
+        Returns:
+            False if the sweep exists already; it stays as it is.
+
+        Raises:
+            StoreError: If the database refuses.
+        """
 
     @abc.abstractmethod
     def definition(self) -> Definition:
@@ -67,36 +77,47 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, definition: Definition) -> None:
-        """Write another definition down, of a sweep that is there: one that tries more points, or elsewhere."""
+        """Replace the definition of a sweep that exists, by one that tries more points or has its code elsewhere.
+
+        Args:
+            definition: The new definition, of which living agents read only the number of points.
+
+        Raises:
+            StoreError: If the database refuses.
+        """
 
     @abc.abstractmethod
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
         """Return Optuna's storage of the study.
 
         Args:
-            is_read_only: Whether nothing may be written, not even a study of an earlier version in today's form.
+            is_read_only: Whether nothing may be written; then a study of an earlier version is read in its own form,
+                where it is otherwise converted to today's.
+
+        Raises:
+            StoreError: If the database refuses.
         """
 
     def expire(self) -> None:  # noqa: B027, as a file is read each time
-        """Let the next look at the study see whatever others have written by now."""
+        """Let the next read of the study return what others have written by now."""
 
     # ------------------------------------------------------------------ who does what
 
     @abc.abstractmethod
     def next_number(self, start: int, limit: float) -> int | None:
-        """Return a number of a point that nobody was given before, as a rule: whoever claims it first has it.
+        """Return the number of a point to claim. It is new, except after a power cut: the claim decides.
 
         Args:
             start: The least that it may be.
-            limit: The number behind the last one.
+            limit: The number after the last one.
 
         Returns:
-            None if all were given; whoever got one may have died before its claim.
+            None if all were given out. An agent that got one may have died before its claim.
         """
 
     @abc.abstractmethod
     def claims(self, number: int, agent: str = "") -> Claims:
-        """Return the claims on a point, whose attempts are numbered from 0.
+        """Return the claims on a point, whose attempts are numbered from 0; this asks the store nothing yet.
 
         Args:
             number: The point's number.
@@ -105,11 +126,26 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
-        """Return the last claim on each of some points, by number; without those that nobody has claimed."""
+        """Return the last claims on some points, asking a database once for all of them.
+
+        Args:
+            numbers: Numbers of the points.
+
+        Returns:
+            The claims by number, without points that nobody has claimed.
+
+        Raises:
+            StoreError: If the database refuses.
+        """
 
     @abc.abstractmethod
     def beat(self, agent: str) -> None:
-        """Note that an agent, which is this process, lives."""
+        """Write the lease of an agent, which is this process, as of now.
+
+        Args:
+            agent: The agent's name. Called every `BEAT_S` seconds; an agent without a beat for ten times as long, or
+                whose process is gone, counts as dead, and its points go to others.
+        """
 
     @abc.abstractmethod
     def leases(self) -> dict[str, dict[str, Any]]:
@@ -117,14 +153,28 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def leave(self, agent: str) -> None:
-        """Note that an agent has ended, and left nothing undone."""
+        """Remove the lease of an agent that ends. Others take over the points that it has left unfinished at once.
+
+        Args:
+            agent: The agent's name; without effect if it has no lease.
+
+        Raises:
+            StoreError: If the database refuses.
+        """
 
     def hurry(self) -> None:  # noqa: B027
-        """Wait no more for a database that is away: this process is about to end."""
+        """Wait no longer for a database that is away: this process is about to end."""
 
     @abc.abstractmethod
     def stop(self, wanted: bool = True) -> None:
-        """Let agents start no more trials; or again."""
+        """Let agents finish their current trials and start no more, or let them start trials again.
+
+        Args:
+            wanted: Whether to stop; False continues a sweep that was stopped.
+
+        Raises:
+            StoreError: If the database refuses.
+        """
 
     @property
     @abc.abstractmethod
@@ -136,14 +186,18 @@ class Home(abc.ABC):
         return {name for name, lease in self.leases().items() if is_alive(lease)}
 
     def close(self) -> None:  # noqa: B027, as a folder has nothing open
-        """Let go of what is open."""
+        """Close the connection to a database."""
 
 
 def folder_of(base: Path, id: str) -> Path:
-    """Return the folder of a sweep whose runs are recorded below `base`.
+    """Return the folder of a sweep, which need not exist.
+
+    Args:
+        base: The folder that its runs are recorded below.
+        id: The sweep's id.
 
     Raises:
-        SweepError: If the id is none.
+        SweepError: If the id has other characters than letters, digits, hyphens and underscores, or more than 64.
     """
     if not _ID.fullmatch(id):
         raise SweepError(f"sweep.id: got {id!r}, expected letters, digits, hyphens and underscores, at most 64")

@@ -49,7 +49,10 @@ class Outages:
         self._over: float | None = None
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return what a question returns; it may be asked twice, where the first answer was lost.
+        """Ask the database, again while it cannot be reached, and return its answer.
+
+        Args:
+            question: Asks the database. It may be called again after an answer was lost, so it must allow for that.
 
         Raises:
             StoreError: If the server refuses, or has never answered.
@@ -77,7 +80,18 @@ class Outages:
                 return answer
 
     def insert(self, collection: Collection[dict[str, Any]], document: dict[str, Any]) -> bool:
-        """Insert a document, acknowledged once it is on the disk; return False if its `_id` exists already."""
+        """Insert a document, acknowledged once it is on the disk of the server.
+
+        Args:
+            collection: The collection.
+            document: The document, with its `_id`.
+
+        Returns:
+            False if a document with this `_id` exists, perhaps from a first try whose answer was lost.
+
+        Raises:
+            StoreError: If the server refuses, or has never answered.
+        """
 
         def insert() -> bool:
             try:
@@ -93,7 +107,11 @@ class Outages:
         self._is_hurried = True
 
     def let_others_beat(self, seconds: float) -> None:
-        """Wait until `seconds` after the last outage, before the signs of life of others are judged."""
+        """Wait until others had time to renew their leases after an outage, before anybody judges these.
+
+        Args:
+            seconds: Time after the end of the last outage; without an outage since the last call this does not wait.
+        """
         if self._over is not None and not self._is_hurried:
             time.sleep(max(self._over + seconds - time.monotonic(), 0))
             self._over = None

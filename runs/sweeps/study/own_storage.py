@@ -25,7 +25,11 @@ __all__ = ["check_storage", "has_study", "own_storage", "shared_storage"]
 
 
 def shared_storage(url: str) -> BaseStorage:
-    """Return the storage of a URL as agents open it: of a file of SQLite without connections that stay open.
+    """Return the storage of a URL as agents open it.
+
+    Args:
+        url: URL of an Optuna storage, such as `sqlite:///study.db`. Connections to a SQLite file are closed after each
+            use.
 
     Raises:
         SweepError: If it cannot be opened.
@@ -48,7 +52,10 @@ def shared_storage(url: str) -> BaseStorage:
 
 
 def check_storage(definition: Definition) -> None:
-    """Refuse a storage of a sweep's own that cannot be opened.
+    """Reject a definition that keeps its study in a storage that cannot be opened.
+
+    Args:
+        definition: The sweep; one without a `storage`, whose study is kept beside the runs, is accepted.
 
     Raises:
         SweepError: If it cannot be opened.
@@ -58,7 +65,13 @@ def check_storage(definition: Definition) -> None:
 
 
 def has_study(definition: Definition) -> bool:
-    """Tell whether the storage of a sweep's own has its study.
+    """Tell whether the storage that a sweep names has its study.
+
+    Args:
+        definition: The sweep, with a `storage`.
+
+    Returns:
+        True if a study has the name of the sweep there, such as one that was copied from another storage.
 
     Raises:
         SweepError: If it cannot be opened.

@@ -26,11 +26,14 @@ class Place:
     destination: Destination | None = None
 
     def home(self, id: str) -> Home:
-        """Return the home of a sweep, which need not be there yet.
+        """Return the home of a sweep, which need not exist yet; close it when done.
+
+        Args:
+            id: The sweep's id.
 
         Raises:
-            SweepError: If the id is none.
-            StoreError: If the database cannot be reached.
+            SweepError: If the id has other characters than letters, digits, hyphens and underscores.
+            StoreError: If the database refuses.
         """
         folder_of(self.base, id)
         if self.destination is None:

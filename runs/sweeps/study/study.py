@@ -164,11 +164,11 @@ class Study:
         return {number: self._point(trial) for number, trial in sorted(self._read().items())}
 
     def expire(self) -> None:
-        """Let the next look see whatever other agents have written by now; else that may be a moment behind."""
+        """Let the next read return what other agents have written by now; without this it may be a moment behind."""
         self._home.expire()
 
     def progress(self) -> Progress:
-        """Return how far the sweep is; this reads what other agents have written, for the methods below, too."""
+        """Read what other agents have written, for the methods below as well, and return the progress of the sweep."""
         self._read()
         return Progress(len(self._read_numbers), frozenset(self._unfinished), dict(self._counts))
 
@@ -199,14 +199,26 @@ class Study:
         return self._point(self._trial(number)) if self.has(number) else None
 
     def finished_as(self, point: Point) -> Point | None:
-        """Return a finished point with the same parameters; None if there is none, as far as was read."""
+        """Return a complete point with the same parameters as another one, whose values hold for both.
+
+        Args:
+            point: The other point.
+
+        Returns:
+            None if there is none among the points that this study has read.
+        """
         number = self._complete.get(_key(point.parameters))
         return None if number is None or number == point.number else self.point(number)
 
     def take(self, number: int) -> Point:
-        """Return a point with its parameters, which are chosen now if nobody has.
+        """Return a point with its parameters, which are chosen now unless another agent has chosen them.
 
-        Its claim must be held, and what an agent did that had it earlier be read.
+        Args:
+            number: The point's number. The caller holds its claim, and has read the study since then, so that what an
+                earlier agent chose is known.
+
+        Raises:
+            RunsError: If the study cannot be read or written.
         """
         import optuna
 
@@ -222,16 +234,37 @@ class Study:
         return self._point(trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note a value of the first objective, and return whether the point is to be given up."""
+        """Note a reported value of the first objective.
+
+        Args:
+            number: The point's number.
+            step: When it was reported.
+            value: The value.
+
+        Returns:
+            Whether the rule of early termination gives the point up; always False without one.
+        """
         self._storage.set_trial_intermediate_value(self._id(number), step, value)
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
-        """Note that a point has the parameters of one that is complete, and so comes to the same."""
+        """Complete a point without running it, because a complete one has the same parameters.
+
+        Args:
+            number: The point's number.
+            same: The complete point, whose values it takes; its number is noted as `same_as`.
+        """
         self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
 
     def give_back(self, number: int) -> None:
-        """Note that the agent of a point was interrupted, so that this attempt is not counted as killed."""
+        """Note that the agent of a point was interrupted, so that this attempt does not count as killed.
+
+        Args:
+            number: The point's number; a finished point stays as it is.
+
+        Raises:
+            RunsError: If the study cannot be written.
+        """
         from optuna.exceptions import UpdateFinishedTrialError
 
         trial = self._trial(number)

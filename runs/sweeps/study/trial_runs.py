@@ -71,7 +71,16 @@ def _literal(value: Any) -> str:
 
 
 def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:
-    """Return the newest run of a point, with a seed where it has several; None if there is none.
+    """Return the newest run of a point.
+
+    Args:
+        store: Where the runs are recorded.
+        sweep: The sweep's id.
+        point: The point's number.
+        seed: The seed, if the point runs with several; None otherwise.
+
+    Returns:
+        None if there is none.
 
     Raises:
         StoreError: If the store cannot be read.
@@ -84,7 +93,15 @@ def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run |
 
 
 def resumed(run: Run, definition: Definition) -> Launch | None:
-    """Return how the script of a sweep resumes a run from its newest state; None if none is kept on this machine."""
+    """Return how the script of a sweep resumes a run from its newest state.
+
+    Args:
+        run: The run, which has ended.
+        definition: The sweep, with its script where it lies on this machine.
+
+    Returns:
+        None if the run has no state on this machine, or cannot be resumed.
+    """
     try:
         if not list(run.checkpoints):
             return None

@@ -15,7 +15,15 @@ __all__ = ["deliver", "undelivered_lines"]
 
 
 def deliver(place: Place, id: str) -> None:
-    """Deliver the runs of a sweep that are on this machine and have ended, as far as the database takes them."""
+    """Deliver the ended runs of a sweep that are on this machine, as far as the database takes them.
+
+    Args:
+        place: Where the sweep is kept; without a database there is nothing to deliver.
+        id: The sweep's id.
+
+    Raises:
+        StoreError: If the folder of runs cannot be read.
+    """
     if place.destination is not None:
         label = place.destination.label
         left = [folder for folder, where in _undelivered(place.base, id).items() if where == label]
@@ -24,7 +32,15 @@ def deliver(place: Place, id: str) -> None:
 
 
 def undelivered_lines(place: Place, id: str) -> list[str]:
-    """Return a line that says how many runs of a sweep are on this machine alone, if there are any."""
+    """Return a line with the number of a sweep's runs that only this machine has, and how to deliver them.
+
+    Args:
+        place: Where the sweep is kept, with the folder of its runs.
+        id: The sweep's id.
+
+    Returns:
+        One line, or none if all ended runs are delivered.
+    """
     found = _undelivered(place.base, id)
     if not found:
         return []

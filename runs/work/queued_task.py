@@ -1,0 +1,153 @@
+"""`QueuedTask`: an attempt at a queued run, as a task of a worker: how it starts, and what is said of its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from observers.record.identity import RECORD_TO_VARIABLE, START_VARIABLE
+from observers.record.schema import CONFIG
+from runs.errors import LaunchError, RunsError, StoreError
+from runs.query.texts import list_text
+from runs.rerun.launching import Launch, recorded_launch
+from runs.rerun.processes import end_text
+from runs.rerun.record import Record
+from runs.rerun.resuming import changed_sources, resume_launch
+from runs.stores.run import Run
+from runs.work.printed import Printed
+from runs.work.queue_entry import QueueEntry
+from runs.work.worker import End, Task
+
+__all__ = ["QueuedTask", "queued_launch"]
+
+# The module that starts the processes of a run with several ranks.
+_LAUNCHER_OF_RANKS = "torch.distributed.run"
+
+
+class QueuedTask(Task):
+    """An attempt at a queued run.
+
+    Args:
+        run: The run, as the folder that it is recorded in has it.
+        launch: How it is started.
+        entry: Where it is written down.
+        attempt: 1 for the first one.
+        is_resumed: Whether it has begun before.
+        tell: Takes a sentence for the person.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        launch: Launch,
+        entry: QueueEntry,
+        *,
+        attempt: int,
+        is_resumed: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.run, self.launch, self.attempt, self.name = run, launch, attempt, run.id
+        self.claims = entry.claims(is_begun=is_resumed)
+        self._entry = dataclasses.replace(entry, folder=run.folder)
+        self._is_resumed, self._tell = is_resumed, tell
+        self.hears = _LAUNCHER_OF_RANKS not in launch.command
+
+    def open_output(self) -> Printed:
+        return Printed(tempfile.TemporaryFile())
+
+    def started(self) -> None:
+        for note in self.launch.notes:
+            self._tell(note)
+        start = f"resumed, attempt {self.attempt}" if self._is_resumed else "started"
+        self._tell(f"run {self.name} is {start}: {self.run.name} {self.run.command}".rstrip())
+
+    def may_begin(self, process: Any) -> bool:
+        try:
+            return super().may_begin(process)
+        except StoreError:  # a database that is away since the claim keeps no run from its start
+            return True
+
+    def ended(self, end: End) -> bool:
+        if not self._has_begun(end):
+            return self._has_not_begun(end)
+        try:
+            run = self.run.store.get(self.name)
+            result = "" if run.result is None else f", result {run.result}"
+            self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")
+        except RunsError as error:  # somebody has removed it
+            self._tell(f"run {self.name} has ended ({end_text(end.code)}): {error}")
+            return True
+        return run.status != "FAILED"
+
+    def _has_begun(self, end: End) -> bool:
+        """Tell whether the run began, by its record if no process could tell."""
+        return end.has_begun or (not self.hears and self.run.store.get(self.name).status != "QUEUED")
+
+    def _has_not_begun(self, end: End) -> bool:
+        """Fail a run that could not be started, unless another worker has taken it over."""
+        with contextlib.suppress(StoreError):
+            if not self.claims.is_last(self.attempt):
+                self._tell(f"run {self.name} was taken over by another worker before it began")
+                return True
+        lines = list(end.lines) or [end_text(end.code)]
+        if self._is_resumed:
+            self._tell(f"run {self.name} was not resumed: {lines[-1]}")
+        else:
+            self._tell(f"run {self.name} FAILED: it could not be started: {lines[-1]}")
+            self._entry.fail(lines)
+        return False
+
+    def interrupted(self, end: End) -> None:
+        if self._has_begun(end):
+            self.ended(end)
+        else:
+            self.claims.release(self.attempt)
+
+
+def queued_launch(
+    run: Run,
+    settings: Sequence[str],
+    options: Sequence[str],
+    *,
+    is_begun: bool,
+    any_sources: bool = False,
+    is_fetched: bool = False,
+) -> Launch:
+    """Return how a queued run is started, or resumed if it has begun before.
+
+    Args:
+        run: The run.
+        settings: URLs with their passwords; those that its config was recorded without are set.
+        options: Options for its command line, behind the recorded ones.
+        is_begun: Whether it has begun before.
+        any_sources: Whether it may start although its sources have changed since it was recorded.
+        is_fetched: Whether its folder was just copied from a database to this machine.
+
+    Raises:
+        LaunchError: If it cannot be started here and now.
+        StoreError: If its record cannot be read.
+    """
+    record = Record(run)
+    changed = [] if any_sources else changed_sources(record)
+    if changed:
+        raise LaunchError(
+            f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
+            "say --any-sources"
+        )
+    hidden = record.hidden_settings
+    settings = [setting for setting in settings if setting.partition("=")[0] in hidden]
+    if is_begun:
+        return resume_launch(run, options, settings)
+    folder, environment = run.folder, {}
+    if folder is not None:
+        environment[START_VARIABLE] = str(folder.absolute())
+        if is_fetched or run.document.get("folder") != str(folder.absolute()):
+            environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
+    if is_fetched and folder is not None:
+        options = [f"--file_storage={folder.parent.absolute()}", *options]
+    config = (folder or Path()) / CONFIG
+    return recorded_launch(record, config=config, updates=settings, options=options, environment=environment)
