@@ -137,10 +137,13 @@ def sweep_incoming(root: Path) -> list[int]:
 
 
 def make_read_only(path: Path) -> None:
-    """Remove all rights to write a file.
+    """Remove all rights to write a file, so that no program changes a content by mistake; rights to read it stay.
 
     Args:
-        path: The file.
+        path: The file. Its folder decides who may replace or remove it.
+
+    Raises:
+        OSError: If the file belongs to another user.
     """
     path.chmod(path.stat().st_mode & 0o444)
 

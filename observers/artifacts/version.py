@@ -208,10 +208,13 @@ def content_path(contents: Path, sha256: str) -> Path:
 
 
 def digest_of(files: Iterable[ArtifactFile]) -> str:
-    """Return the digest of an artifact.
+    """Return the digest of an artifact, which identifies its content.
 
     Args:
         files: Its files, in any order.
+
+    Returns:
+        SHA-256 over the names and SHA-256 of all files, sorted by name, in hexadecimal digits.
     """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
@@ -304,6 +307,7 @@ def is_safe(path: str) -> bool:
     """Tell whether a file's name stays within the artifact's folder.
 
     Args:
-        path: The name.
+        path: The name, with `/` between its parts. Absolute paths, `.` and `..`, empty parts and null characters are
+            not safe.
     """
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))

@@ -20,17 +20,15 @@ from sacred.observers import FileStorageObserver
 
 from observers.file.kept_files import keep_artifact, keep_resource
 from observers.file.recording import Recording, recording_of
-from observers.file.run_file import SACREDS_BEAT_INTERVAL, Beginning
+from observers.file.run_file import Beginning
 from observers.file.sacreds_interface import SacredsInterface
 from observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
-from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.media_entry import MediaEntry
 from observers.record.points.point_log import PointLog
 from observers.record.points.rewinding import Position, held, read_position
-from observers.record.safe_paths import lasting_path, shown_path
-from observers.record.schema import FORMAT
+from observers.record.safe_paths import lasting_path
 
 __all__ = ["FileObserver", "file_observer", "run_folder"]
 
@@ -66,7 +64,6 @@ class FileObserver(SacredsInterface):
             starts; if it is None, Sacred's option `--beat-interval`, or its default of 10 seconds, applies.
     """
 
-    VERSION = FORMAT
     _is_spool = False
 
     def __init__(
@@ -100,7 +97,7 @@ class FileObserver(SacredsInterface):
     @property
     def place(self) -> str | None:
         """The run's folder, relative to the working folder if it is below that; None before the run starts."""
-        return None if self.recording is None else shown_path(self.recording.folder)
+        return None if self.recording is None else self.recording.place
 
     @property
     def is_resumed(self) -> bool:
@@ -155,7 +152,11 @@ class FileObserver(SacredsInterface):
 
     def _session(self, beginning: Beginning) -> Session:
         """Open the record that the run continues, or a new one."""
-        where = beginning, Path(self.basedir), self._beat_interval_s(beginning)
+        where = (
+            beginning,
+            Path(self.basedir),
+            beginning.beat_interval_s if self.beat_interval_s is None else self.beat_interval_s,
+        )
         if beginning.is_queued:
             return new_session(*where)
         meta_info = beginning.meta_info
@@ -193,12 +194,6 @@ class FileObserver(SacredsInterface):
             return None
         return folder_of(Path(self.basedir), first.uid)
 
-    def _beat_interval_s(self, beginning: Beginning) -> float:
-        if self.beat_interval_s is not None:
-            return self.beat_interval_s
-        option = beginning.options.get("--beat-interval")
-        return SACREDS_BEAT_INTERVAL.total_seconds() if option is None else float(option)
-
     def _record(self, session: Session, beginning: Beginning) -> None:
         """Begin to record a session."""
         self._own()
@@ -208,7 +203,7 @@ class FileObserver(SacredsInterface):
         # The working folder may be changed, or deleted, while the run is active.
         self.resource_dir = lasting_path(self.resource_dir)
         store = lasting_path(self.source_dir) if self.copy_sources else None
-        sources = LabSources(beginning.ex_info, store, lasting_path(self.basedir), session.earlier_sources)
+        sources = session.sources(beginning.ex_info, store, lasting_path(self.basedir))
         self.recording = Recording(session, sources, self._lock, is_spool=self._is_spool)
         self.recording.begin(beginning.config)
 

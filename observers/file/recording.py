@@ -21,6 +21,7 @@ from observers.record.guarding import Apart, Pace
 from observers.record.media_entry import MediaEntry
 from observers.record.points.points import is_rewound
 from observers.record.points.rewinding import Position, missing_from, next_step, num_missing
+from observers.record.safe_paths import shown_path
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
 
 __all__ = ["Recording", "recording_of", "recordings_of"]
@@ -47,7 +48,14 @@ def recordings_of(uid: str | None) -> list[Recording]:
 
 
 def recording_of(uid: str | None) -> Recording | None:
-    """Return the recording of a run that began first; None if this process does not record the run."""
+    """Return the recording of a run that began first, whose folder has the states of the training.
+
+    Args:
+        uid: The run's uid; None is the uid of no run.
+
+    Returns:
+        The recording; None if this process does not record the run, or it has ended.
+    """
     return next(iter(recordings_of(uid)), None)
 
 
@@ -101,6 +109,11 @@ class Recording:
         return self.journal.folder
 
     @property
+    def place(self) -> str:
+        """The run's folder, relative to the working folder if it is below that."""
+        return shown_path(self.folder)
+
+    @property
     def is_resumed(self) -> bool:
         """True if the record has an earlier session."""
         return self.run.session is not None
@@ -121,10 +134,11 @@ class Recording:
     # ------------------------------------------------------------------ a session begins
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Write what is known when a session begins.
+        """Write what is known when a session begins: sources, config, lease and `run.json`, in this order.
 
         Args:
-            config: The run's config.
+            config: The run's config. Classes and functions in it are recorded by name; other values that JSON cannot
+                hold become text, with a warning.
         """
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
@@ -174,10 +188,10 @@ class Recording:
         self.run.heartbeat(at, result)
 
     def add_output(self, text: str) -> None:
-        """Append captured output.
+        """Append captured output; what cannot be written is retried with the next heartbeat.
 
         Args:
-            text: The next part.
+            text: The next part, of any length. Lone surrogates are replaced by question marks.
         """
         self.journal.add_output(text.encode("utf-8", "replace"))
 
@@ -253,10 +267,11 @@ class Recording:
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write media.
+        """Write media, each content before its entry.
 
         Args:
-            entries: Images, sounds, tables and so on, in the order of logging.
+            entries: Images, sounds, tables and so on, in the order of logging. Those that a full disk rejects are
+                retried; those without a content count as lost.
         """
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())

@@ -27,7 +27,7 @@ from observers.record.locking import RecordLock
 from observers.record.redaction import hide_passwords, redact
 from observers.record.schema import FORMAT, INFO, LEASE, RUN
 
-__all__ = ["SACREDS_BEAT_INTERVAL", "Beginning", "InfoFile", "LeaseFile", "RunFile", "command_line", "new_entry"]
+__all__ = ["Beginning", "InfoFile", "LeaseFile", "RunFile", "command_line", "new_entry"]
 
 SACREDS_BEAT_INTERVAL = timedelta(seconds=10)
 
@@ -62,6 +62,12 @@ class Beginning(NamedTuple):
     def options(self) -> Mapping[str, Any]:
         """The options of the command line."""
         return self.meta_info.get("options") or {}
+
+    @property
+    def beat_interval_s(self) -> float:
+        """Seconds between two heartbeats, by the option, or Sacred's default."""
+        option = self.options.get("--beat-interval")
+        return SACREDS_BEAT_INTERVAL.total_seconds() if option is None else float(option)
 
 
 class RunFile:
@@ -197,11 +203,11 @@ class RunFile:
         self.write()
 
     def add_once(self, key: str, value: Any) -> None:
-        """Add a value to a list of the file, unless it contains it.
+        """Add a value to a list of the file, and write the file, unless the list contains the value.
 
         Args:
-            key: The list's name.
-            value: What to add.
+            key: The list's name, such as `artifacts_logged`; a missing list is created.
+            value: What to add, as JSON holds it.
         """
         values = self.entry.setdefault(key, [])
         if value not in values:
@@ -380,10 +386,11 @@ class LeaseFile:
         self._due = time.monotonic() + 0.5
 
     def move_to(self, lock: RecordLock) -> None:
-        """Release the lock, and hold another one.
+        """Release the lock, and hold that on a new folder, after the old one was deleted.
 
         Args:
-            lock: The lock on the new folder.
+            lock: The lock on the new folder, which is held if the file system supports locks. The next `write` says
+                whether it is.
         """
         self._lock.release()
         self._lock = lock

@@ -16,8 +16,7 @@ from observers.file.run_file import Beginning
 from observers.file.sacred_form import plain
 from observers.record.guarding import Owned
 from observers.record.numbered_folder import artifact_path
-from observers.record.safe_paths import shown_path
-from observers.record.schema import RUN
+from observers.record.schema import FORMAT, RUN
 
 __all__ = ["BeginningObserver", "SacredsInterface"]
 
@@ -77,6 +76,8 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
         recording: The recording of the run; None before it starts.
     """
 
+    VERSION = FORMAT
+
     def __init__(self) -> None:
         self.recording: Recording | None = None
         self._lock = threading.RLock()
@@ -88,7 +89,7 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
         """The run's folder as text, relative to the working folder if `basedir` is; None before the run starts."""
         if self.recording is None:
             return None
-        return str(self.recording.folder) if Path(self.basedir).is_absolute() else shown_path(self.recording.folder)
+        return str(self.recording.folder) if Path(self.basedir).is_absolute() else self.recording.place
 
     @property
     def run_entry(self) -> dict[str, Any] | None:  # type: ignore[override]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from observers.errors import ResumeError
 from observers.file.run_file import Beginning, LeaseFile, RunFile, command_line, new_entry
+from observers.provenance.lab_sources import LabSources
 from observers.record import run_clock
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
@@ -39,6 +40,16 @@ class Session(NamedTuple):
     start: datetime
     run_id: Any
     earlier_sources: Sequence[Sequence[str]] = ()
+
+    def sources(self, experiment: Mapping[str, Any], store: Path | None, base: Path) -> LabSources:
+        """Return what keeps the sources of the session.
+
+        Args:
+            experiment: What Sacred says about the experiment.
+            store: The folder of contents; None keeps no copies.
+            base: The folder of runs, as an absolute path.
+        """
+        return LabSources(experiment, store, base, self.earlier_sources)
 
 
 def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None) -> Session:
@@ -128,7 +139,14 @@ def folder_of(base: Path, uid: str) -> Path | None:
 
 
 def uid_in(folder: Path) -> str | None:
-    """Return the uid of the run in a folder; None if there is none, or it cannot be read."""
+    """Return the uid of the run in a folder.
+
+    Args:
+        folder: The folder, of this program or another one.
+
+    Returns:
+        The uid; None if there is no run, its `run.json` cannot be read, or another program recorded it.
+    """
     try:
         run = read_json(folder / RUN)
     except (OSError, ValueError):

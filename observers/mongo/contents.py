@@ -123,7 +123,12 @@ class Contents:
         self._put(io.BytesIO(content), file_id, fields)
 
     def holds(self, file_id: bson.ObjectId) -> bool:
-        """Tell whether this object has stored or found a content."""
+        """Tell whether this object has stored a content, or found it in the database.
+
+        Args:
+            file_id: The content's id. The database is not asked, so a file that was removed since still counts; see
+                `forget`.
+        """
         return file_id in self._stored
 
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:

@@ -31,8 +31,13 @@ _SHORT = re.compile(
     r"(?:(?P<db>[_A-Za-z][^./\\ \"$*<>:|?!]{0,62})(?:\.(?P<collection>[_A-Za-z][^.:!]{0,62})(?::(?P<id>\d{1,12}))?)?)?"
     r"(?:!(?P<priority>-?\d+))?$"
 )
-# Arguments of MongoObserver, by their group in the short form.
-_ARGUMENTS = {"db_name": "db", "collection": "collection", "overwrite": "id", "priority": "priority"}
+# Arguments of MongoObserver: the group in the short form, and the type.
+_ARGUMENTS: dict[str, tuple[str, type]] = {
+    "db_name": ("db", str),
+    "collection": ("collection", str),
+    "overwrite": ("id", int),
+    "priority": ("priority", int),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,15 +194,13 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
             return {"url": text, "db_name": database_in(text) or "sacred"}
         except DestinationError as error:
             raise DestinationError(f"-m: {error}") from None
-    match = _SHORT.match(text)
-    if match is None or not text:
+    match = _SHORT.match(text) if text else None
+    if match is None:
         raise DestinationError(
             f"-m: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
-    arguments: dict[str, Any] = {name: match[group] for name, group in _ARGUMENTS.items() if match[group]}
-    if match["host"]:
-        arguments["url"] = f"mongodb://{match['host']}:{match['port']}"
-    return {name: int(value) if name in ("overwrite", "priority") else value for name, value in arguments.items()}
+    url = {"url": f"mongodb://{match['host']}:{match['port']}"} if match["host"] else {}
+    return url | {name: kind(match[group]) for name, (group, kind) in _ARGUMENTS.items() if match[group]}
 
 
 def database_in(url: str) -> str | None:

@@ -14,7 +14,7 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import files_in
 from observers.mongo.layout import Document
-from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, is_running, output_sizes
+from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
 from observers.mongo.shipment import Shipment
 from observers.record.schema import (
     OUTPUT,
@@ -26,7 +26,7 @@ from observers.record.schema import (
 )
 from observers.record.storable import storable_text
 
-__all__ = ["DocumentDelivery"]
+__all__ = ["DocumentDelivery", "is_running"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,16 @@ _OF_AN_END = (
     *("lost_points", "lost_resources", "lost_sources", "damaged_points", "unwritten_points"),
     *("captured_out_file", "values_file", "rank_outputs"),
 )
+
+
+def is_running(run: Mapping[str, Any]) -> bool:
+    """Tell whether a process may still write a run.
+
+    Args:
+        run: The content of `run.json`. A run that was killed still says RUNNING there; its lease tells that it is dead,
+            and `runs reap` writes it down.
+    """
+    return run["status"] in ("RUNNING", "QUEUED")
 
 
 class DocumentDelivery:

@@ -65,7 +65,10 @@ class Packer:
         """Return a value as BSON holds it, within the limit.
 
         Args:
-            value: JSON.
+            value: JSON. Parts that are too large or too deep become stand-ins, whose files are added to `files`.
+
+        Returns:
+            The packed value; a text that says so if it is nested too deeply even for a file.
         """
         try:
             packed, size = self._pack(value, 0)
@@ -77,10 +80,11 @@ class Packer:
                 return "(nested too deeply to be stored)"
 
     def whole_file(self, content: bytes) -> dict[str, Any]:
-        """Return the stand-in for a whole JSON file.
+        """Return the stand-in for a whole JSON file, and add the file to `files`.
 
         Args:
-            content: The file's content.
+            content: The file's content. Its id is made from the SHA-256 and the run, so the same content is stored
+                once.
         """
         file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
         self.files[file_id] = content
@@ -188,10 +192,11 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
 
 
 def stored_key(key: Any) -> str:
-    """Return a key as MongoDB holds it: without dots and leading dollar signs.
+    """Return a key as MongoDB holds it: without dots, null characters and a leading dollar sign.
 
     Args:
-        key: The key, of any type.
+        key: The key, of any type. A dot becomes a comma, and a leading dollar sign an at sign, as in Sacred. Different
+            keys may become the same one.
     """
     text = storable_text(str(key)).replace(".", ",").replace("\0", "")
     return f"@{text[1:]}" if text.startswith("$") else text

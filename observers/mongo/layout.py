@@ -115,7 +115,8 @@ def may_name_files(collection: str) -> bool:
     """Tell whether documents of a collection may contain ids of files in GridFS.
 
     Args:
-        collection: The collection's name, with any prefix.
+        collection: The collection's name, with any prefix. Unknown collections, including those of other programs, may;
+            so `runs gc` reads them before it removes a content.
     """
     return not _WITHOUT_FILES.fullmatch(collection)
 
@@ -151,12 +152,27 @@ def make_run_indexes(collections: Collections) -> None:
 
 
 def make_media_indexes(collections: Collections) -> None:
-    """Create the index of media; see `make_run_indexes`."""
+    """Create the index of media, as far as the user may create any; called before the first medium is sent.
+
+    Args:
+        collections: The collections of the database.
+
+    Raises:
+        pymongo.errors.PyMongoError: If the database cannot be reached.
+    """
     _make(collections.media, [("run_id", ASCENDING), ("name", ASCENDING), ("step", ASCENDING)])
 
 
 def make_artifact_indexes(collections: Collections) -> None:
-    """Create the indexes of artifacts and their contents; see `make_run_indexes`."""
+    """Create the indexes of artifacts and their contents, as far as the user may create any.
+
+    Args:
+        collections: The collections of the database. The index of name and version keeps two processes from using one
+            number.
+
+    Raises:
+        pymongo.errors.PyMongoError: If the database cannot be reached.
+    """
     _make(collections.artifacts, [("name", ASCENDING), ("version", DESCENDING)], unique=True)
     _make(collections.artifacts, [("made_by", ASCENDING)])
     _make(collections.artifacts, [("used_by", ASCENDING)])

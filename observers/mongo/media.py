@@ -112,7 +112,14 @@ class MediaDelivery:
 
 
 def len_media(folder: Path) -> int:
-    """Return the number of media in a run's folder."""
+    """Return the number of media in a run's folder.
+
+    Args:
+        folder: The run's folder; a torn last line does not count.
+
+    Raises:
+        OSError: If the entries cannot be read. A run without media has no file of entries, and the result is 0.
+    """
     with contextlib.suppress(FileNotFoundError):
         return read_regular(folder / MEDIA).count(b"\n")
     return 0

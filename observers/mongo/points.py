@@ -185,7 +185,12 @@ def _steps(points: np.ndarray, floats: np.ndarray) -> list:
 
 
 def len_points(folder: Path) -> int:
-    """Return the number of points in a run's folder."""
+    """Return the number of points in a run's folder.
+
+    Args:
+        folder: The run's folder. Points that are still in `metrics.live` do not count, because they cannot be
+            delivered; damaged points do, although they are left out of a delivery.
+    """
     with contextlib.suppress(FileNotFoundError):
         return (folder / POINTS).stat().st_size // POINT.itemsize
     return 0
@@ -195,7 +200,10 @@ def count_points(folder: Path) -> dict[str, int]:
     """Return the number of points of each metric in a run's folder.
 
     Args:
-        folder: The run's folder; damaged points do not count.
+        folder: The run's folder. Damaged points, and points whose name is lost, do not count.
+
+    Returns:
+        The counts by name; metrics without points are left out.
     """
     by_number: dict[int, int] = {}
     start = 0

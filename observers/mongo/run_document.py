@@ -33,7 +33,6 @@ __all__ = [
     "RunDocument",
     "exact_part",
     "exact_time",
-    "is_running",
     "output_sizes",
     "shortened_output",
 ]
@@ -47,11 +46,6 @@ _NOT_AS_THEY_ARE = (
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Files that are stored once more as they are, if their packed form is not exact.
 _EXACT_PARTS = {"config": CONFIG, "info": INFO}
-
-
-def is_running(run: Mapping[str, Any]) -> bool:
-    """Tell whether a process may still write a run, according to its `run.json`."""
-    return run["status"] in ("RUNNING", "QUEUED")
 
 
 class RunDocument:
@@ -74,7 +68,15 @@ class RunDocument:
         self._entries: dict[str, tuple[tuple[int, ...], Any, dict[bson.ObjectId, bytes], Document | None]] = {}
 
     def build(self, run: Mapping[str, Any], metric_names: Iterable[str]) -> Document:
-        """Return the document, but for the lists of the run's files."""
+        """Return the document of the run as its folder is now, without the lists of files.
+
+        Args:
+            run: The content of `run.json`.
+            metric_names: Metrics that have points in the database, which readers may list.
+
+        Returns:
+            The document; large entries are stand-ins, whose files are in `packer`.
+        """
         packer = self.packer
         packer.files.clear()
         kept = {key: value for key, value in run.items() if key not in (*_NOT_AS_THEY_ARE, *_TIMES)}
@@ -195,7 +197,14 @@ def output_size(folder: Path) -> int:
 
 
 def output_sizes(folder: Path) -> list[int]:
-    """Return the lengths of the output of each process of a run, by rank."""
+    """Return the lengths of the output of each process of a run.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The lengths in bytes, that of rank 0 first; they change whenever there is new output to deliver.
+    """
     return [output_size(folder), *(path.stat().st_size for path in rank_files(folder).values())]
 
 
@@ -203,7 +212,10 @@ def shortened_output(folder: Path) -> str:
     """Return a run's captured output; if it is long, its head and tail with a note between them.
 
     Args:
-        folder: The run's folder.
+        folder: The run's folder. Bytes that are not UTF-8 are replaced.
+
+    Returns:
+        The text; of more than 128 KiB, the first and the last 64.
     """
     size = output_size(folder)
     if not size:

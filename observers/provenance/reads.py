@@ -91,8 +91,7 @@ class OpenedFiles:
         contents: dict[str, str] = {}
         left = _MAX_BYTES_IN_ALL
         for name in self._read if len(self._read) <= _MAX_FILES else ():
-            base = next(folder for folder in self._folders if name.startswith(folder))
-            path, short = Path(name), name.removeprefix(base)
+            path, short = Path(name), self._short(name)
             if name in self._written or is_installed(str(Path(short).parent)) or not path.is_file():
                 continue
             with contextlib.suppress(OSError):
@@ -103,6 +102,10 @@ class OpenedFiles:
                     left -= size
                     contents[short] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
         return dict(sorted(contents.items()))
+
+    def _short(self, name: str) -> str:
+        """Return a file's path relative to the first of the folders that contains it."""
+        return next(name.removeprefix(folder) for folder in self._folders if name.startswith(folder))
 
 
 def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:

@@ -83,10 +83,13 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
 
 def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, in hexadecimal digits.
+    """Return the MD5 of a file, in hexadecimal digits, as Sacred's records have it.
 
     Args:
-        path: The file.
+        path: The file, which is read whole: sources are small.
+
+    Raises:
+        OSError: If the file cannot be read.
     """
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
@@ -310,10 +313,13 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
 
 
 def machine(nvml: Any) -> dict[str, Any]:
-    """Return OS, CPU, memory and GPUs of the machine.
+    """Return OS, CPU, memory and GPUs of the machine, and the Python that runs.
 
     Args:
         nvml: The module `pynvml`, or a substitute.
+
+    Returns:
+        The entries of `machine` in `provenance.json`; None for values that the system does not report.
     """
     return {
         "os": platform.platform(),

@@ -102,10 +102,11 @@ class AppendFile:
         self._drop_written(written)
 
     def write(self, data: bytes) -> None:
-        """Append `data`, and report an error instead of raising it.
+        """Append `data`, and report an error to `say` instead of raising it; what cannot be written is retried.
 
         Args:
-            data: As for `append`.
+            data: Whole records; empty to retry pending data only. Beyond `MAX_PENDING_BYTES`, the oldest records are
+                dropped.
         """
         try:
             self.append(data)

@@ -63,7 +63,8 @@ class Journal:
         """Append captured output.
 
         Args:
-            data: The next part, of any length.
+            data: The next part, of any length, in UTF-8. It may end in the middle of a line, or of a character; if the
+                disk is full, it waits like everything else.
         """
         self._output.write(data)
 
@@ -110,7 +111,7 @@ class Journal:
         """Remember a file for `sync_all` that belongs to the run and was written elsewhere.
 
         Args:
-            path: A source, resource or artifact.
+            path: A source, resource or artifact. If it is gone by then, or cannot be read, it is skipped.
         """
         self._unsynced.add(path)
 
@@ -140,10 +141,11 @@ class Journal:
         return any(file.is_gone() for file in (*self.points.files, self._output, self.media.entries))
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same files after their folder was moved.
+        """Continue in the same files after their folder was moved; they stay open, so nothing is lost.
 
         Args:
-            folder: Where the folder is now.
+            folder: Where the folder is now, as an absolute path. New files, such as contents of media, are created
+                there.
         """
         self.folder = folder
         self._output.path = folder / OUTPUT

@@ -110,10 +110,11 @@ class MediaFiles:
         self.entries.sync()
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same files after their folder was moved.
+        """Continue after the folder was moved; the file of entries stays open, so no entry is lost.
 
         Args:
-            folder: Where the folder is now.
+            folder: Where the folder is now. Contents that this process has written are there, too, and not written
+                again.
         """
         self.folder, self.entries.path = folder, folder / MEDIA
 

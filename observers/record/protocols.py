@@ -70,10 +70,11 @@ class OutputObserver(Protocol):
     """Takes captured output in parts; other observers receive all of it with each heartbeat."""
 
     def output_event(self, text: str) -> None:
-        """Take the next part of the output.
+        """Take the next part of the output, in the order in which it was printed.
 
         Args:
-            text: The part, of about a megabyte at most.
+            text: The part, of about a megabyte at most; the run keeps none of it in memory. A part may end in the
+                middle of a line.
         """
 
 

@@ -86,10 +86,10 @@ def hide_user(text: str) -> str:
 
 
 def is_hidden(text: str) -> bool:
-    """Tell whether a text contains a URL whose password is hidden.
+    """Tell whether a text contains a URL whose password is hidden, so that it cannot be used again.
 
     Args:
-        text: Any text.
+        text: Any text, such as a recorded setting.
     """
     return _IS_HIDDEN.search(text) is not None
 

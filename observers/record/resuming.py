@@ -188,9 +188,9 @@ def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
         `{part: {name: [was, is]}}`; libraries are compared by their digests.
     """
     changes = {part: _differences(part, before.get(part) or {}, now.get(part) or {}) for part in _COMPARED}
-    libraries = [document.get("libraries") or {} for document in (before, now)]
+    old, new = before.get("libraries") or {}, now.get("libraries") or {}
     changes["libraries"] = {
-        name: [document[name].get("digest") for document in libraries] for name in changed_libraries(*libraries)
+        name: [old[name].get("digest"), new[name].get("digest")] for name in changed_libraries(old, new)
     }
     return {part: pairs for part, pairs in changes.items() if pairs}
 

@@ -117,10 +117,13 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Return the name of each metric id, and whether its steps are floats.
+    """Return the metrics of a run by their ids.
 
     Args:
-        folder: The run's folder.
+        folder: The run's folder. A name is written before the first point with its id.
+
+    Returns:
+        By id: the name, and whether the steps of its points are floats. A metric with both kinds of steps has two ids.
     """
     return {row["id"]: (row["name"], row.get("steps") == "float") for row in read_json_lines(folder / NAMES)}
 

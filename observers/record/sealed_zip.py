@@ -46,10 +46,13 @@ class SealingStream:
         self._held = b""
 
     def write(self, data: bytes) -> int:
-        """Write the next piece, and return its length.
+        """Write the next piece; its last two bytes are held back, because they may be the length of the comment.
 
         Args:
-            data: The piece.
+            data: The piece, of any length, or another object with the buffer protocol.
+
+        Returns:
+            The length of the piece.
         """
         whole = memoryview(data).cast("B")
         if len(whole) < _LENGTH_BYTES:
@@ -68,10 +71,11 @@ class SealingStream:
         """Do nothing, because the end of the file is held back until `seal`."""
 
     def seal(self, note: bytes = b"") -> None:
-        """Write the end of the file, and the seal.
+        """Write the end of the file, and the seal. Nothing may be written afterwards.
 
         Args:
-            note: A note in the seal, of at most `MAX_NOTE_BYTES`.
+            note: A note in the seal, of at most `MAX_NOTE_BYTES`. The SHA-256 covers it, and `read_note` reads it
+                without the rest of the file.
         """
         self._digest.update(note)
         self._stream.write(struct.pack("<H", _DIGEST_BYTES + len(note)))

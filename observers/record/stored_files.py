@@ -169,11 +169,11 @@ def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -
 
 
 def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy the rest of a file.
+    """Copy the rest of a file, as long as it is at the start; runs of zeros become holes.
 
     Args:
-        source: The file.
-        target: The new file.
+        source: The file, at the position to copy from.
+        target: The new file. Its length is set at the end, so a hole at the end counts.
     """
     for chunk in _chunks(source):
         write_sparsely(target, chunk)

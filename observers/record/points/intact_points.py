@@ -162,7 +162,15 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
 
 
 def last_time(folder: Path) -> float:
-    """Return the time of the last point in `metrics.bin`, in seconds since the run started; 0 without points."""
+    """Return the time of the last point in `metrics.bin`.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The time in seconds since the run started, with a resolution of 10 ms; 0 without points, or if they cannot be
+        read.
+    """
     with contextlib.suppress(OSError):
         count = (folder / POINTS).stat().st_size // POINT.itemsize
         return float(read_points(folder, max(0, count - 1))["time"].max(initial=0)) / TICKS_PER_S
@@ -238,7 +246,12 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
 
 
 def has_latest_points(folder: Path) -> bool:
-    """Tell whether the record has points that its writer has yet to move to `metrics.bin`."""
+    """Tell whether a record has points that its writer has yet to move to `metrics.bin`.
+
+    Args:
+        folder: The run's folder. Both an active run and one that was killed may have such points, in memory that
+            outlives the process or from forked children.
+    """
     return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
 
 

@@ -222,10 +222,10 @@ class PointFiles(PointLog):
     # ------------------------------------------------------------------ a folder that is moved or deleted
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same files after their folder was moved.
+        """Continue in the same files after their folder was moved; they stay open, so no point is lost.
 
         Args:
-            folder: Where the folder is now.
+            folder: Where the folder is now. Points that have to be read from the file again are read there.
         """
         with self.turn, self._naming:
             self.folder = folder
@@ -236,6 +236,9 @@ class PointFiles(PointLog):
 
     def recreate(self, folder: Path) -> None:
         """Create the files again, with their content, after the folder or one of them was deleted.
+
+        The content comes from the files that are still open. Points that cannot be read from there count as lost, and
+        are taken out of the summaries.
 
         Args:
             folder: The new folder, which may be the old one.

@@ -151,12 +151,24 @@ def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int
 
 
 def num_missing(reached: Position, wanted: Position) -> int:
-    """Return how many points and media one position has less than another; see `missing_from`."""
+    """Return how many points and media one position has less than another; see `missing_from`.
+
+    Args:
+        reached: The position that may have less.
+        wanted: The position to compare it with. A surplus in one series makes up for nothing in another.
+    """
     return sum(count - there for _, there, count in missing_from(reached, wanted))
 
 
 def next_step(position: Position) -> int:
-    """Return the step after the greatest one of any metric in a position; 0 if there is none."""
+    """Return the step that a training without a step of its own continues from.
+
+    Args:
+        position: The position that the record is rewound to.
+
+    Returns:
+        One above the greatest step of any metric, as an integer; 0 if there is none.
+    """
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0
 
