@@ -106,62 +106,39 @@ if TYPE_CHECKING:
     from runs.work.mongod import Mongod
 else:
     # The same for Python: a name that moves changes here and above.
-    _HOMES = {
-        "ArchiveError": "runs.errors",
-        "ChangedError": "runs.errors",
-        "Comparison": "runs.comparison.comparing",
-        "ComparisonError": "runs.errors",
-        "Content": "runs.stores.content",
-        "Copied": "runs.stores.adding",
-        "DamagedError": "runs.errors",
-        "Difference": "runs.comparison.difference",
-        "ExperimentLoader": "runs.notebooks.experiment_loader",
-        "Exported": "runs.transfer.archives",
-        "Fetched": "runs.transfer.fetching",
-        "FilterError": "runs.errors",
-        "LaunchError": "runs.errors",
-        "Medium": "runs.stores.media",
-        "MissingExtraError": "runs.errors",
-        "Mongod": "runs.work.mongod",
-        "PlotError": "runs.errors",
-        "Reaped": "runs.transfer.syncing",
-        "Removed": "runs.stores.removing",
-        "Reproduction": "runs.rerun.reproducing",
-        "Run": "runs.stores.run",
-        "RunNotFoundError": "runs.errors",
-        "RunsError": "runs.errors",
-        "Series": "observers.record.points.points",
-        "ServerError": "runs.errors",
-        "Store": "runs.stores.store",
-        "StoreAwayError": "runs.errors",
-        "StoreError": "runs.errors",
-        "SweepError": "runs.errors",
-        "SyncResult": "runs.transfer.syncing",
-        "Tolerance": "runs.rerun.verdict",
-        "Verdict": "runs.rerun.verdict",
-        "Words": "runs.query.conditions",
-        "compare": "runs.comparison.comparing",
-        "copy": "runs.transfer.copying",
-        "diff": "runs.comparison.difference",
-        "export_runs": "runs.transfer.archives",
-        "fetch": "runs.transfer.fetching",
-        "fork": "runs.rerun.starting",
-        "import_runs": "runs.transfer.archives",
-        "incense": "runs.notebooks.incense_loader",
-        "open_store": "runs.stores.opening",
-        "reap": "runs.transfer.syncing",
-        "reproduce": "runs.rerun.starting",
-        "resume": "runs.rerun.starting",
-        "sync": "runs.transfer.syncing",
-        "write_report": "runs.comparison.html_report",
+    _NAMES = {
+        "observers.record.points.points": "Series",
+        "runs.comparison.comparing": "Comparison compare",
+        "runs.comparison.difference": "Difference diff",
+        "runs.comparison.html_report": "write_report",
+        "runs.notebooks.experiment_loader": "ExperimentLoader",
+        "runs.notebooks.incense_loader": "incense",
+        "runs.query.conditions": "Words",
+        "runs.rerun.reproducing": "Reproduction",
+        "runs.rerun.starting": "fork reproduce resume",
+        "runs.rerun.verdict": "Tolerance Verdict",
+        "runs.stores.adding": "Copied",
+        "runs.stores.content": "Content",
+        "runs.stores.media": "Medium",
+        "runs.stores.opening": "open_store",
+        "runs.stores.removing": "Removed",
+        "runs.stores.run": "Run",
+        "runs.stores.store": "Store",
+        "runs.transfer.archives": "Exported export_runs import_runs",
+        "runs.transfer.copying": "copy",
+        "runs.transfer.fetching": "Fetched fetch",
+        "runs.transfer.syncing": "Reaped SyncResult reap sync",
+        "runs.work.mongod": "Mongod",
     }
+    _HOMES = {name: "runs.errors" for name in __all__ if name.endswith("Error")}
+    _HOMES |= {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'runs' has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = found  # it is asked for once
-        return found
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # the next use does not come here
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Output of runs as HTML: its text and colours, lines as a terminal would leave them, and nothing else of it."""
+"""Terminal output as HTML: its text and colours, with lines as a terminal would leave them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def to_html(text: str) -> Markup:
-    """Return output as HTML of spans with classes; of a line that was written over, its last state."""
+    """Convert terminal output to HTML: spans with classes for its colours, and no other effect of its sequences.
+
+    Args:
+        text: The output. A line that was overwritten, as by a progress bar, is shown in its last state.
+    """
     text = "\n".join(map(_last_state, text.split("\n")))
     parts: list[Markup] = []
     style = _Style()

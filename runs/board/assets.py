@@ -1,4 +1,4 @@
-"""The board's own files, and plotly.js out of the installed package: sent so that browsers keep them."""
+"""Static files: the board's own, and plotly.js from the installed package, with headers for the cache of browsers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ __all__ = ["STATIC", "asset", "plotly_url"]
 STATIC = Path(__file__).parent / "static"
 _PLOTLY = "plotly.min.js"
 _FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
-# Browsers ask whether a file of the board has changed; plotly.js has its version in its address.
+# Browsers check whether a file of the board has changed; the address of plotly.js has its version.
 _ASKED_FOR = {"cache-control": "no-cache"}
 _KEPT = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def plotly_url() -> str:
-    """Return the address of plotly.js, which is another one after an upgrade."""
+    """Return the address of plotly.js, which changes with the installed version."""
     status = _plotly_script().stat()
     return f"/static/{_PLOTLY}?v={status.st_size:x}-{status.st_mtime_ns:x}"
 
 
 async def asset(request: Request) -> Response | None:
-    """Return the answer to a request for a file; None if there is none of that name."""
+    """Return a static file, compressed if the browser accepts that; None if there is none of that name.
+
+    Args:
+        request: The request, with the `name` of the file in its path.
+    """
     name = request.path_params["name"]
     if name == _PLOTLY:
         kept = _KEPT if str(request.url).endswith(plotly_url()) else _ASKED_FOR
@@ -52,7 +56,7 @@ def _compressed_plotly() -> bytes:
 
 @functools.cache
 def _plotly_script() -> Path:
-    """Return the script of plotly.js in the installed package, without importing the package, which takes seconds."""
+    """Return the path of plotly.js; importing its package would take seconds."""
     spec = importlib.util.find_spec("plotly")
     assert spec is not None
     assert spec.submodule_search_locations is not None

@@ -1,4 +1,4 @@
-"""Checkpoints of a run with the epoch, the step and the score that its record tells for them."""
+"""Scores of checkpoints: epoch, step and monitored value, as far as the record of the run has them."""
 
 from __future__ import annotations
 

@@ -35,7 +35,12 @@ SHOWN = FRAMED | {
 
 
 def kind_of(name: str, declared: str | None = None) -> str:
-    """Return the MIME type that a file is served as; of what a browser is not to show, that of mere bytes."""
+    """Return the MIME type that a file is served as; `application/octet-stream` for kinds that browsers must not show.
+
+    Args:
+        name: Name of the file.
+        declared: The MIME type in its record, which counts more than the name.
+    """
     found = (declared or mimetypes.guess_type(name)[0] or "").partition(";")[0].strip().lower()
     return found if found in SHOWN else "application/octet-stream"
 
@@ -51,12 +56,12 @@ def _content(visit: Visit) -> Response:
 
 
 def file_response(visit: Visit, content: Content, declared: str | None = None) -> Response:
-    """Return a file as an answer, sandboxed; only a part of it where a player asks for that, to go to some place.
+    """Return a file as a sandboxed answer, or the range of it that a media player asks for.
 
     Args:
-        visit: The visit, which may ask for a download of what a browser could show.
+        visit: The visit; it may ask for a download instead of a view.
         content: The file.
-        declared: The MIME type that its record says it has.
+        declared: The MIME type in its record.
 
     Raises:
         StoreError: If it cannot be read.
@@ -102,7 +107,11 @@ def _of_medium(run: Run, number: str, image: str) -> tuple[Content, str | None]:
 
 
 def medium_at(run: Run, number: str) -> Medium:
-    """Return the medium that was logged as the number says, from 0 on.
+    """Return a medium by its number.
+
+    Args:
+        run: The run.
+        number: The number as a text, from 0 in the order of logging.
 
     Raises:
         RunNotFoundError: If there is none.

@@ -32,7 +32,14 @@ _FARTHEST = 1e30
 
 
 def series_of_media(media: Sequence[Medium]) -> list[dict[str, Any]]:
-    """Return the series, each with the numbers and the steps of its media, the newest that a page shows."""
+    """Group media into series.
+
+    Args:
+        media: All media of a run, in the order of logging.
+
+    Returns:
+        Name and kind of each series, its newest entries (number and step), and the `count` of all of them.
+    """
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for number, medium in enumerate(media):
         entry = number, short_text(medium.step, 20)
@@ -89,7 +96,7 @@ def _histogram(document: Any) -> dict[str, Any]:
     edges, counts = document.get("edges") or [0], document.get("counts") or []
     are_lists = isinstance(edges, list) and isinstance(counts, list)
     if not are_lists or len(edges) != len(counts) + 1 or not all(map(_is_finite, [*edges, *counts])):
-        raise StoreError("this is no histogram: it needs edges, and a count between each two of them")
+        raise StoreError("this is not a histogram: expected edges, and one count less")
     # By halves, as the greatest floats are further apart than the greatest float.
     halves = [edge / 2 for edge in edges[: _MAX_BINS + 1]]
     width = (halves[-1] - halves[0] or 1.0) if halves else 1.0
@@ -114,7 +121,7 @@ def _cloud(medium: Medium) -> dict[str, Any]:
         with medium.content.open() as stream:
             header = read_header(stream)
     except (ValueError, OSError) as error:
-        raise StoreError(f"this is no point cloud: {error}") from error
+        raise StoreError(f"this is not a point cloud: {error}") from error
     if header.num_points > _MAX_CLOUD:
         raise StoreError(f"{medium.name!r} has {header.num_points} points, and a page takes {_MAX_CLOUD}; download it")
     stride = max(1, -(-header.num_points // _MAX_POINTS))
@@ -129,7 +136,7 @@ def _points(visit: Visit) -> Response:
         with medium.content.open() as stream:
             points, colors = read_points(stream, stride)
     except (ValueError, OSError) as error:
-        raise StoreError(f"this is no point cloud: {error}") from error
+        raise StoreError(f"this is not a point cloud: {error}") from error
     # What comes near the greatest number of 32 bits has no place in a plot either.
     good = (np.abs(points) < _FARTHEST).all(axis=1)
     body = points[good].T.astype("<f4").tobytes() + (b"" if colors is None else colors[good].tobytes())

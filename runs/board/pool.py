@@ -1,4 +1,4 @@
-"""Threads that each hold a store open, as a store serves one thread."""
+"""Threads that each hold a store open, because a store serves one thread."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Answer = TypeVar("Answer")
 
 
 class StorePool:
-    """A few threads, each with a store of its own, which it opens when it is first asked.
+    """A few threads, each with its own store, which it opens when it is first asked.
 
     Args:
         open_store: Opens the store.
-        num_threads: How many questions are answered at once; others wait.
+        num_threads: Number of questions that are answered at once; others wait.
 
     Attributes:
-        progress: What is read before questions are answered, how much of it was, and of how much; None if nothing.
-        is_closed: Whether what is being read is to be left.
+        progress: Name, finished part and size of the reading that delays answers; None without any.
+        is_closed: Whether reading is to be cut short.
     """
 
     def __init__(self, open_store: Callable[[], Store], num_threads: int = 4) -> None:
@@ -36,13 +36,16 @@ class StorePool:
         self._free: asyncio.LifoQueue[ThreadPoolExecutor] | None = None
 
     async def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """Return the answer to a question, which is asked in the thread of a store.
+        """Ask a question in the thread of a store, and return the answer.
+
+        Args:
+            question: A function of the store. It may run while other threads ask their own stores.
 
         Raises:
-            RunsError: If the store cannot be opened; and whatever the question raises.
+            RunsError: If the store cannot be opened. Errors of the question are raised too.
         """
         if self._free is None:
-            # The one that was used last is first, so that no more stores are opened than are needed.
+            # The thread that was used last is asked first, so that few stores are opened.
             self._free = asyncio.LifoQueue()
             for worker in reversed(self._workers):
                 self._free.put_nowait(worker)
@@ -67,7 +70,7 @@ class StorePool:
         self.progress = (what, done, total) if done < total else None
 
     def close(self) -> None:
-        """Close the stores when the questions that are being answered are; what was not read yet is left."""
+        """Close the stores after the running questions; long reading is cut short."""
         self.is_closed = True
         for worker in self._workers:
             if worker in self._stores:

@@ -1,4 +1,4 @@
-"""Files of runs as a page shows them: the beginning of a text, a table, a picture, code in colours."""
+"""Previews of files: the beginning of a text, a table, a picture, highlighted code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Preview", "highlighted", "preview_of", "read_text", "size_of"]
 _MAX_BYTES = 2**19
 _MAX_ROWS, _MAX_CELLS = 500, 60
 _MAX_HIGHLIGHTED = 2**18
-# Versions of a file are told apart by its beginning.
+# The beginning of a file identifies its version.
 _MAX_DIGESTED = 2**22
 
 
@@ -48,7 +48,11 @@ class Preview:
 
 
 def size_of(content: Content) -> int | None:
-    """Return the length of a file in bytes; None if it cannot be read."""
+    """Return the length of a file in bytes; None if it cannot be read.
+
+    Args:
+        content: The file; only its end is looked up.
+    """
     try:
         with content.open() as stream:
             return stream.seek(0, os.SEEK_END) or stream.tell()
@@ -65,7 +69,11 @@ def _version(content: Content) -> str:
 
 
 def preview_of(content: Content) -> Preview:
-    """Return how a file is shown; no more of it is read than is."""
+    """Return the preview of a file; only the shown part is read.
+
+    Args:
+        content: The file. Its name decides on the kind of preview, and bytes that are no text on none.
+    """
     mime = kind_of(content.name)
     if mime in FRAMED:
         return Preview("frame", version=_version(content))
@@ -86,6 +94,10 @@ def preview_of(content: Content) -> Preview:
 
 def read_text(content: Content, most: int = _MAX_BYTES) -> tuple[str | None, bool]:
     """Return the beginning of a text, and whether there is more; None if it is no text.
+
+    Args:
+        content: The file.
+        most: The maximum number of bytes.
 
     Raises:
         StoreError: If it cannot be read.
@@ -120,15 +132,18 @@ def _table(text: str, is_cut: bool, delimiter: str) -> Preview:
 
 
 def highlighted(content: Content) -> Markup:
-    """Return a source as HTML, in colours where pygments is installed.
+    """Return a source as HTML, highlighted if pygments is installed.
+
+    Args:
+        content: The source; a long one is cut, and shown without colours.
 
     Raises:
         StoreError: If it cannot be read.
     """
     text, is_cut = read_text(content)
     if text is None:
-        return Markup('<span class="dim">This is no text.</span>')
-    more = "\n… (there is more of it; download it)" if is_cut else ""
+        return Markup('<span class="dim">This is not a text file.</span>')
+    more = "\n… (the rest is not shown; download the file)" if is_cut else ""
     found = _in_colours(content.name, text) if len(text) <= _MAX_HIGHLIGHTED else None
     return (found if found is not None else escape(text)) + more
 

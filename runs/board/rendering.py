@@ -29,12 +29,23 @@ _MAX_SHOWN = 200
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template, filled in; every value is escaped."""
+    """Fill in a template; every value is escaped.
+
+    Args:
+        template: Name of the template.
+        values: Its values; a missing one is an error.
+    """
     return _environment().get_template(template).render(**values)
 
 
 def run_url(id: str, tab: str = "", **more: Any) -> str:
-    """Return the address of a run's page."""
+    """Return the address of a run's page.
+
+    Args:
+        id: The run's id or uid.
+        tab: The part of the page; the first one without.
+        more: Further parameters, which the part reads.
+    """
     pairs = {**({"tab": tab} if tab else {}), **more}
     return f"/runs/{quote(id)}" + (f"?{urlencode(pairs)}" if pairs else "")
 
@@ -42,14 +53,29 @@ def run_url(id: str, tab: str = "", **more: Any) -> str:
 def content_url(
     run: Any, kind: str, name: str | int, image: str = "", *, download: bool = False, version: str = ""
 ) -> str:
-    """Return the address of a file of a run, another one for another version; see `runs.board.content_page`."""
+    """Return the address of a file of a run; see `runs.board.content_page`.
+
+    Args:
+        run: The run.
+        kind: `artifact`, `checkpoint`, `source`, `resource` or `media`.
+        name: Name of the file, or number of the medium.
+        image: Name of an image in a table.
+        download: Whether the browser should save the file instead of showing it.
+        version: The version of the file, so that browsers do not take a cached older one.
+    """
     pairs = [("run", run.id), ("kind", kind), ("name", str(name))]
     pairs += [("image", image)] * bool(image) + [("download", "1")] * download + [("version", version)] * bool(version)
     return f"/content?{urlencode(pairs)}"
 
 
 def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> str:
-    """Return a value as text that is not longer than `most` characters."""
+    """Return a value as a short text.
+
+    Args:
+        value: Any value of a record.
+        most: The maximum number of characters; a longer text is cut.
+        exact: Whether to show all digits of a float.
+    """
     try:
         text = value_text(value, exact=exact)
     except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
@@ -58,7 +84,7 @@ def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> st
 
 
 def _time(value: Any) -> Markup | str:
-    """Return a time of a record, in UTC, which a script shows in the zone of whoever looks at it."""
+    """Return a time of a record, in UTC; a script converts it to the local zone."""
     time = value if isinstance(value, datetime) else time_of(value)
     if time is None:
         return "" if value is None else short_text(value)

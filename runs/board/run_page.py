@@ -113,7 +113,7 @@ def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
         if value is not None and value != "":
             yield label, value
     if git.get("commit"):
-        dirty = " with changes that were not committed" if git.get("dirty") else ""
+        dirty = " with uncommitted changes" if git.get("dirty") else ""
         yield "git", f"{short_text(git['commit'], 60)} {short_text(git.get('branch') or '', 60)}{dirty}"
     interrupted = _tried(problems, lambda: run.get("meta.interrupted_by"), None)
     if interrupted:
@@ -150,7 +150,7 @@ def _commands(visit: Visit, run: Run) -> Iterator[tuple[str, str]]:
     if isinstance(words, list) and words:
         folder = run.document.get("cwd")
         there = f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
-        yield "start it anew", there + shlex.join(["python", *map(str, words)])
+        yield "run it again", there + shlex.join(["python", *map(str, words)])
     store = ["python", "-m", "runs", "--store", visit.board.where]
     yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
     if run.status in ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT"):

@@ -79,7 +79,11 @@ class Policy:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address is reached from this machine alone."""
+    """Tell whether an address can be reached from this machine only.
+
+    Args:
+        host: An IP address or a name; of names, only `localhost` is one.
+    """
     if host == "localhost":
         return True
     try:
@@ -89,10 +93,14 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Refuse to be reached by others without a token, and a token that can be guessed.
+    """Reject an address that others can reach without a token, and a token that can be guessed.
+
+    Args:
+        host: The address to listen on.
+        token: The token, None for none.
 
     Raises:
-        StoreError: If it is so.
+        StoreError: If the combination is unsafe.
     """
     if token is not None and len(token) < _MIN_TOKEN:
         raise StoreError(f"the token has {len(token)} characters, expected at least {_MIN_TOKEN}; --token creates one")
@@ -101,13 +109,20 @@ def check_address(host: str, token: str | None) -> None:
 
 
 def sandboxed(response: Response) -> Response:
-    """Let an answer that a run wrote run no script, load nothing, and be framed by the board's own pages."""
+    """Sandbox an answer: no scripts, nothing loaded, framed by the board's own pages only.
+
+    Args:
+        response: An answer with content that a run wrote.
+    """
     response.headers["content-security-policy"] = _SANDBOX_POLICY
     return response
 
 
 async def read_body(request: Request) -> dict[str, list[str]]:
-    """Return the fields of a form.
+    """Read the fields of a form.
+
+    Args:
+        request: A request with an URL-encoded body.
 
     Raises:
         StoreError: If it is longer than `MAX_BODY`, or ends before all of it came.

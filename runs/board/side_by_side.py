@@ -31,7 +31,14 @@ class Line(NamedTuple):
 
 
 def changed_sources(first: Mapping[str, Content], second: Mapping[str, Content]) -> dict[str, str]:
-    """Return the sources that differ, by name, and how: `changed`, `added` or `removed`."""
+    """Compare the sources of two runs.
+
+    Args:
+        first, second: The sources by name; of many, the first thousand names are compared.
+
+    Returns:
+        `changed`, `added` or `removed` for each name that differs.
+    """
     found = {}
     for name in sorted({*first, *second})[:_MAX_SOURCES]:
         if name not in second:
@@ -53,7 +60,10 @@ def _are_equal(first: Content, second: Content) -> bool:
 
 
 def side_by_side(first: Content | None, second: Content | None) -> list[Line]:
-    """Return two texts line by line, without most of the lines that are equal.
+    """Compare two texts line by line; most of the equal lines are left out.
+
+    Args:
+        first, second: The texts; None for a missing one.
 
     Raises:
         StoreError: If one of them cannot be read, or is too long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
@@ -43,31 +43,24 @@ def main(arguments: argparse.Namespace) -> int:
     count = (_ON_A_SCREEN if is_for_people else 0) if arguments.points is None else arguments.points
     with open_given(arguments) as store:
         run = store.get(arguments.run)
-        if not (arguments.names or arguments.csv):
-            if arguments.json:
-                _print_json(run, run.summary)
-            else:
-                _print_summary(run)
-            return 0
-        names = arguments.names or run.metrics
+        names = arguments.names or (run.metrics if arguments.csv else [])
         points = ((name, run.metric(name, count or None)) for name in names)
         if arguments.csv:
             _print_csv(points)
         elif arguments.json:
-            _print_json(run, {name: dict(zip(_PARTS, _lists(series), strict=True)) for name, series in points})
-        else:
+            parts = {name: dict(zip(_PARTS, _lists(series), strict=True)) for name, series in points}
+            print_json({"id": run.id, "uid": run.uid, "metrics": parts if names else run.summary})
+        elif names:
             for name, series in points:
-                _print_points(name, series, len(series) if not count else len(run.metric(name)))
+                _print_points(name, series, len(run.metric(name)) if count else len(series))
+        else:
+            _print_summary(run)
     return 0
 
 
 def _lists(series: Series) -> tuple[list[Any], ...]:
     """Return steps, times and values."""
     return series.steps.tolist(), series.times.tolist(), series.values.tolist()
-
-
-def _print_json(run: Run, metrics: Mapping[str, Any]) -> None:
-    print_json({"id": run.id, "uid": run.uid, "metrics": metrics})
 
 
 def _print_csv(points: Iterable[tuple[str, Series]]) -> None:

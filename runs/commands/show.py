@@ -189,7 +189,7 @@ def _git(run: Run) -> str:
     if not isinstance(git, dict) or not git.get("commit"):
         return ""
     branch = f" on {git['branch']}" if git.get("branch") else ""
-    return f"{git['commit']}{branch}{', with changes that are not committed' if git.get('dirty') else ''}"
+    return f"{git['commit']}{branch}{', with uncommitted changes' if git.get('dirty') else ''}"
 
 
 def _print_config(run: Run, *, is_whole: bool) -> None:

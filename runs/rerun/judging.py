@@ -221,16 +221,24 @@ def _numbers(name: str, old: Any, new: Any) -> Iterator[Deviation]:
 
 def _compare(old: Any, new: Any, tolerance: Tolerance) -> str:
     """Return the verdict on two values: numbers within the tolerance, everything else by equality."""
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return _worst(_compare(*pair, tolerance) for pair in zip(old, new, strict=True))
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
-        return _worst(_compare(old[key], new[key], tolerance) for key in old)
+    pairs = _paired(old, new)
+    if pairs is not None:
+        return _worst(_compare(*pair, tolerance) for pair in pairs)
     if not (is_number(old) and is_number(new)):
         return IDENTICAL if type(old) is type(new) and old == new else DIVERGED
     if old == new or (old != old and new != new):
         return IDENTICAL
     rtol = tolerance.rtol_of(RESULT)
     return WITHIN if math.isinf(rtol) or abs(new - old) <= tolerance.atol + rtol * abs(old) < math.inf else DIVERGED
+
+
+def _paired(old: Any, new: Any) -> list[tuple[Any, Any]] | None:
+    """Return the items of two lists of one length, or of two mappings with the same keys; None for anything else."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return list(zip(old, new, strict=True))
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+        return [(old[key], new[key]) for key in old]
+    return None
 
 
 def _worst(verdicts: Iterable[str]) -> str:

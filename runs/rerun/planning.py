@@ -43,7 +43,7 @@ RESTORED, IN_PLACE = "restored", "in place"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How to reproduce a run.
+    """Plan to reproduce a run.
 
     Attributes:
         record: The record of the run.

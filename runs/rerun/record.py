@@ -49,7 +49,7 @@ class GitState:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """How a run was started, from which code, in which environment; written by this lab or by stock Sacred.
+    """The record of a run's start, its code and its environment; written by this lab or by stock Sacred.
 
     Each entry is read when it is first used, and once. An entry that the record lacks is None or empty. Reading raises
     `StoreError` if the record is damaged.

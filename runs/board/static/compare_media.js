@@ -15,7 +15,7 @@ for (const section of document.querySelectorAll(".medium-series")) {
     if (!entry) {
       at.textContent = "";
       close(place);
-      place.replaceChildren(entries.length ? "nothing up to this step" : "it logged none");
+      place.replaceChildren(entries.length ? "no entry up to this step" : "no entries");
       one.shown = null;
     } else if (one.shown !== entry[0]) {
       one.shown = entry[0];

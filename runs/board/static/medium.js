@@ -6,7 +6,7 @@ import { makeSortable } from "./tables.js";
 /** Return a medium as a part of a page. */
 export async function fetchMedium(run, number) {
   const answer = await fetch(`/medium?${new URLSearchParams({ run, number })}`).catch(() => null);
-  return answer?.ok ? answer.text() : '<p class="problem">It cannot be read.</p>';
+  return answer?.ok ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
 }
 
 /** Show a medium in the place of the one before. */

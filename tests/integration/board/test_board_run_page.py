@@ -144,7 +144,7 @@ def test_damaged_run_is_shown_as_far_as_it_can_be(client_of, recorded, tmp_path)
     text = client.get("/runs/1").text
     assert "config.json is not JSON" in text
     assert "val/accuracy" in text
-    assert "cannot be read, or not as a whole" in client.get("/runs").text
+    assert "cannot be read completely" in client.get("/runs").text
 
 
 # Curves
@@ -230,7 +230,7 @@ def test_long_output_is_shown_from_its_end_on(client_of, kept):
     last = client.get("/runs/1?tab=output").text
     assert "line 5999" in last
     assert "line 0:" not in last
-    link = re.search(r'<a href="([^"]+)">Show what comes before', last)[1].replace("&amp;", "&")
+    link = re.search(r'<a href="([^"]+)">Show earlier output', last)[1].replace("&amp;", "&")
     assert "line 0:" in client.get(link).text
 
 
@@ -302,7 +302,7 @@ def test_points_are_sent_by_axis_and_decimated(client_of, kept, monkeypatch):
     answer = client.get("/medium/points", params={"run": "1", "number": SCAN})
     assert (answer.status_code, "has 10 points, and a page takes 9; download it" in answer.text) == (409, True)
     answer = client.get("/medium/points", params={"run": "1", "number": TONE})
-    assert (answer.status_code, "this is no point cloud: got data that begin" in answer.text) == (409, True)
+    assert (answer.status_code, "this is not a point cloud: got data that begin" in answer.text) == (409, True)
 
 
 @pytest.mark.parametrize(
