@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("optimizer")
 
+# Parameters that share options: the position of their group, whether they are not decayed, their own learning rate.
+_Bucket = tuple[int, bool, float | None]
+
 
 @ingredient.config
 def config() -> None:
@@ -121,13 +124,19 @@ def build_optimizer(
     parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters, rates)
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
     for group in groups:
-        # torch.optim accepts any key in a group, even a misspelt one.
-        own = {key: value for key, value in group.items() if key != "match"}
-        check_options(cls, {**given, **options, **own}, "optimizer.groups", {"params": parameters})
-        own_lr = own.get("lr", lr)
-        if not isinstance(own_lr, int | float) or not own_lr > 0:
-            raise OptimizerError(f"optimizer.groups: got lr={own_lr!r} for {group['match']!r}, expected more than 0")
+        _check_group(cls, group, lr, {**given, **options}, parameters)
     return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
+
+
+def _check_group(
+    cls: type, group: Mapping[str, Any], lr: float, options: Mapping[str, Any], parameters: list[dict[str, Any]]
+) -> None:
+    # torch.optim accepts any key in a group, even a misspelt one.
+    own = {key: value for key, value in group.items() if key != "match"}
+    check_options(cls, {**options, **own}, "optimizer.groups", {"params": parameters})
+    own_lr = own.get("lr", lr)
+    if not isinstance(own_lr, int | float) or not own_lr > 0:
+        raise OptimizerError(f"optimizer.groups: got lr={own_lr!r} for {group['match']!r}, expected more than 0")
 
 
 def _flags(cls: type, implementation: str | None, options: Mapping[str, Any]) -> dict[str, bool]:
@@ -227,30 +236,38 @@ def parameter_groups(
             "optimizer: the model has no parameters that require gradients, so there is nothing to train"
         )
     undecayed = set() if decay_bias_and_norm else _biases_and_norms(model)
-    buckets: dict[tuple[int, bool, float | None], list] = {}
+    buckets: dict[_Bucket, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in named:
         matching = (place for place, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group)))
         position = next(matching, len(groups))
         has_rate = position < len(groups) and "lr" in groups[position]
-        key = (position, name in undecayed, None if has_rate else rates.get(name))
-        buckets.setdefault(key, []).append((name, parameter))
+        bucket = (position, name in undecayed, None if has_rate else rates.get(name))
+        buckets.setdefault(bucket, []).append((name, parameter))
     for position in set(range(len(groups))) - {position for position, _, _ in buckets}:
         names = ", ".join(name for name, _ in named[:6])
         raise OptimizerError(
             f"optimizer.groups: {_pattern(groups[position])!r} matches no parameter; there are {names}, ..."
         )
-    parameter_dicts = []
     # Parameters without a match come first, and among them those with the highest rate, that of the config.
-    for key in sorted(buckets, key=lambda key: (key[0] < len(groups), key[0], -(key[2] or math.inf), key[1])):
-        position, without_decay, rate = key
-        special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
-        if without_decay:
-            special = {**special, "weight_decay": 0.0}
-        if rate is not None:
-            special = {**special, "lr": rate}
-        own = {"params": [parameter for _, parameter in buckets[key]], "names": [name for name, _ in buckets[key]]}
-        parameter_dicts.append({**own, **special})
-    return parameter_dicts
+    ordered = sorted(buckets, key=lambda key: (key[0] < len(groups), key[0], -(key[2] or math.inf), key[1]))
+    return [_as_group(bucket, buckets[bucket], groups) for bucket in ordered]
+
+
+def _as_group(
+    bucket: _Bucket, named: list[tuple[str, nn.Parameter]], groups: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    position, without_decay, rate = bucket
+    group: dict[str, Any] = {
+        "params": [parameter for _, parameter in named],
+        "names": [name for name, _ in named],
+    }
+    if position < len(groups):
+        group |= {key: value for key, value in groups[position].items() if key != "match"}
+    if without_decay:
+        group["weight_decay"] = 0.0
+    if rate is not None:
+        group["lr"] = rate
+    return group
 
 
 def _pattern(group: Mapping[str, Any]) -> str:

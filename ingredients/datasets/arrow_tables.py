@@ -140,23 +140,27 @@ def _from_tables(tables: Mapping[int | None, Any], where: str, settings: SourceS
     Numeric columns become inputs beside the target. Otherwise rows are pairs, if `data.columns` names one column, or
     dicts.
     """
-    first = next(iter(tables.values()))
+    first, weights = next(iter(tables.values())), settings.weights
     if is_stream(first):
         return from_factory(by_name(tables), where, **settings.for_items)
-    names = list(first.column_names)
-    chosen, weights = as_list(settings.columns), settings.weights
+    inputs, target = _chosen_columns(list(first.column_names), where, settings)
+    is_plain = settings.collate is None and settings.task != "custom"
+    if target is not None and is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
+        return _numeric(tables, where, inputs, target, settings)
+    is_pair = target is not None and settings.columns is not None and len(inputs) == 1
+    columns = inputs if is_pair or target is None else [*inputs, target]
+    rows = {part: Rows(table, columns, target, weights, is_pair=is_pair) for part, table in tables.items()}
+    return from_factory(by_name(rows), where, **settings.for_items | {"target": target})
+
+
+def _chosen_columns(names: list[str], where: str, settings: SourceSettings) -> tuple[list[str], str | None]:
+    """Return the input columns and the target column of a table."""
+    chosen = as_list(settings.columns)
     for setting, wanted in (("data.target", as_list(settings.key)), ("data.columns", chosen)):
         if wanted and not set(wanted) <= set(names):
             refuse_column(setting, where, wanted, names)
     target = settings.key or next((name for name in TARGET_NAMES if name in names), None)
-    inputs = [name for name in chosen or names if name not in (target, weights)]
-    is_plain = settings.collate is None and settings.task != "custom"
-    if target is not None and is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
-        return _numeric(tables, where, inputs, target, settings)
-    is_pair = target is not None and chosen is not None and len(inputs) == 1
-    columns = inputs if is_pair or target is None else [*inputs, target]
-    rows = {part: Rows(table, columns, target, weights, is_pair=is_pair) for part, table in tables.items()}
-    return from_factory(by_name(rows), where, **settings.for_items | {"target": target})
+    return [name for name in chosen or names if name not in (target, settings.weights)], target
 
 
 def _numeric(

@@ -55,7 +55,7 @@ def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -
     Raises:
         DataError: If `data.in_memory` asks for data that cannot be kept in memory.
     """
-    wanted, workers = config["in_memory"], config["num_workers"]
+    wanted = config["in_memory"]
     if wanted and isinstance(prepared.inputs, ByteImages) and prepared.inputs.are_bytes:
         prepared = dataclasses.replace(prepared, inputs=_read_images(prepared.inputs))
     num_bytes = _num_bytes(prepared)
@@ -64,14 +64,14 @@ def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -
             f"data.in_memory=True: data.name={config['name']} is read item by item, which may differ each time; leave "
             "data.in_memory out, or return arrays"
         )
-    fits = num_bytes is not None and (num_bytes <= _SMALL or num_bytes <= _SHARE * free_bytes(device))
-    if num_bytes is not None and wanted is not False and (wanted or fits):
-        return prepared, Placement(True, f"{num_bytes / 2**20:,.1f} MiB in memory")
-    readers = "the main process" if not workers else f"{workers} worker{'s' if workers > 1 else ''}"
-    reason = ""
-    if num_bytes is not None and wanted is not False:
-        reason = f", as {num_bytes / 2**20:,.1f} MiB are more than half of the free memory"
-    return prepared, Placement(False, f"read by {readers}{reason}")
+    workers = config["num_workers"]
+    line = f"read by {f'{workers} worker' + 's' * (workers > 1) if workers else 'the main process'}"
+    if num_bytes is None or wanted is False:
+        return prepared, Placement(False, line)
+    size = f"{num_bytes / 2**20:,.1f} MiB"
+    if wanted or num_bytes <= _SMALL or num_bytes <= _SHARE * free_bytes(device):
+        return prepared, Placement(True, f"{size} in memory")
+    return prepared, Placement(False, f"{line}, as {size} are more than half of the free memory")
 
 
 def free_bytes(device: torch.device) -> int:

@@ -95,6 +95,17 @@ def from_arrays(
     Raises:
         DataError: If inputs are not numbers, differ in shape between parts, or in number from their targets.
     """
+    _check_parts(parts, where)
+    codes, all_inputs, all_targets = zip(*parts, strict=True)
+    sizes = [len(inputs) for inputs in all_inputs]
+    return Source(
+        as_samples(np.concatenate(all_inputs), where, dtype),
+        None if any(targets is None for targets in all_targets) else np.concatenate(all_targets),
+        part=None if None in codes else np.repeat(np.array(codes, np.int8), sizes),
+    )
+
+
+def _check_parts(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str) -> None:
     for _, inputs, targets in parts:
         if not inputs.ndim or (targets is not None and not targets.ndim):
             raise DataError(f"{where}: got a single number, expected arrays with one row per sample")
@@ -103,14 +114,6 @@ def from_arrays(
     shapes = {tuple(inputs.shape[1:]) for _, inputs, _ in parts}
     if len(shapes) > 1:
         raise DataError(f"{where}: the parts have inputs of different shapes {sorted(shapes)}, expected one shape")
-    samples = as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where, dtype)
-    known = [targets for _, _, targets in parts if targets is not None]
-    codes = [code for code, _, _ in parts]
-    return Source(
-        samples,
-        np.concatenate(known) if len(known) == len(parts) else None,
-        part=None if None in codes else np.repeat(np.array(codes, np.int8), [len(inputs) for _, inputs, _ in parts]),
-    )
 
 
 def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:

@@ -145,6 +145,11 @@ def _labels(targets: np.ndarray, classes: tuple[str, ...] | None, num_classes: i
         _check_range(targets, count)
         return targets.astype(np.int64), _class_names(classes, count)
     labels, names = _numbered(targets)
+    _check_count(targets, names, num_classes)
+    return labels, names
+
+
+def _check_count(targets: np.ndarray, names: tuple[str, ...], num_classes: int | None) -> None:
     if len(names) > 100 and len(names) > len(targets) / 2 and targets.dtype.kind in "iuf":
         raise DataError(
             f"data.task: got {len(names)} labels in {len(targets)} samples; if they are numbers, use "
@@ -155,7 +160,6 @@ def _labels(targets: np.ndarray, classes: tuple[str, ...] | None, num_classes: i
             f"data.num_classes: got {num_classes}, but there are {len(names)} classes: {_listed(names)}; correct one "
             "of them"
         )
-    return labels, names
 
 
 def _check_range(labels: np.ndarray, count: int) -> None:

@@ -204,20 +204,22 @@ def _read_lines(path: Path) -> pandas.DataFrame:
 
 def _columns_of(columns: list[str], settings: SourceSettings, path: Path) -> tuple[str, str | None]:
     """Return the column of texts, and that of targets or None."""
-    text, target = next(iter(as_list(settings.columns) or ()), None), settings.key
-    usual = next((name for name in TARGET_NAMES if name in columns), None)
-    if settings.trained is not None:
-        text = text or (settings.trained.features or (None,))[0]
-        target = target or (settings.trained.target_names or (None,))[0]
-        target = target if target in columns else usual
-    text = text or (_TEXT if _TEXT in columns else None)
-    if settings.trained is None:
-        target = target or usual or next((name for name in reversed(columns) if name != text), None)
+    trained = None if settings.trained is None else settings.trained.features
+    text = next(iter(as_list(settings.columns) or trained or ()), _TEXT if _TEXT in columns else None)
+    target = _target_of(columns, text, settings)
     text = text or next((name for name in columns if name != target), _TEXT)
     for setting, name in (("data.columns", text), ("data.target", target)):
         if name is not None and name not in columns:
             refuse_column(setting, path, [name], columns)
     return text, None if target == text else target
+
+
+def _target_of(columns: list[str], text: str | None, settings: SourceSettings) -> str | None:
+    usual = next((name for name in TARGET_NAMES if name in columns), None)
+    if settings.trained is None:
+        return settings.key or usual or next((name for name in reversed(columns) if name != text), None)
+    target = settings.key or next(iter(settings.trained.target_names or ()), None)
+    return target if target in columns else usual
 
 
 def _texts_of(frame: pandas.DataFrame, column: str, path: Path) -> list[str]:

@@ -246,21 +246,24 @@ def make_pipeline(entries: Sequence[Any], by: Preparation, device: torch.device,
     Raises:
         DataError: If the data are not images, or have targets that cannot be mixed.
     """
+    _check_images(entries, by)
     chosen = [(name, function, options) for name, function, options, in_val in parse(entries) if training or in_val]
+    if by.task == "segmentation" and (mixing := [name for name, _, _ in chosen if name in _MIXING]):
+        raise DataError(
+            f"data.transforms: {mixing[0]} mixes targets, but masks have a class for each pixel; leave it out"
+        )
+    if not chosen:
+        return None
+    mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
+    return Pipeline(tuple(step[1:] for step in chosen), mean, std, by.task, by.num_targets)
+
+
+def _check_images(entries: Sequence[Any], by: Preparation) -> None:
     if entries and (by.task == "custom" or len(by.input_shape) != 3 or by.dtype != "float32"):
         raise DataError(
             f"data.transforms: got inputs of shape {by.input_shape} and the task {by.task}, expected images as floats; "
             "transform samples in the dataset, or in data.collate"
         )
-    for name, _, _ in chosen:
-        if name in _MIXING and by.task == "segmentation":
-            raise DataError(
-                f"data.transforms: {name} mixes targets, but masks have a class for each pixel; leave it out"
-            )
-    if not chosen:
-        return None
-    mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
-    return Pipeline(tuple(step[1:] for step in chosen), mean, std, by.task, by.num_targets)
 
 
 def shape_after(entries: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:

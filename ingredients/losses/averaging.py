@@ -74,33 +74,46 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
         num_outputs: Outputs of a sample; synthetic ones are between 0 and 1, valid as scores and as probabilities.
         num_targets: Classes, labels or values of a sample; 0 if unknown.
     """
-    if num_targets == 0:
-        return averaging_of(module, kind)
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.rand(6, num_outputs, generator=generator) * 0.8 + 0.1
-    targets = torch.arange(6) % num_targets
-    if kind in ("labels", "values"):
-        targets = torch.rand(6, num_targets, generator=generator)
-        targets = targets.round() if kind == "labels" else targets
-    places = (slice(0, 6), slice(0, 2), slice(2, 6))
     stated = averaging_of(module, kind)
+    if num_targets == 0:
+        return stated
     if stated == "weights" and len(getattr(module, "weight", ())) != num_outputs:
         stated = "mean"
+    outputs, targets = _synthetic_batch(kind, num_outputs, num_targets)
+    places = (slice(0, 6), slice(0, 2), slice(2, 6))
+    candidates: tuple[Averaging, ...] = ("mean", "weights", "sum") if stated == "weights" else ("mean", "sum")
     try:
         # Losses may draw random numbers and keep statistics.
         with global_stream(0, "averaging"):
             trial = copy.deepcopy(module).eval()
-            whole, *parts = (float(trial(outputs[place], targets[place])) for place in places)
-        candidates: tuple[Averaging, ...] = ("mean", "weights", "sum") if stated == "weights" else ("mean", "sum")
+            values = [float(trial(outputs[place], targets[place])) for place in places]
         for averaging in candidates:
-            shares = [1.0, 1.0]
-            if averaging != "sum":
-                weights = [float(normalizer(module, averaging, targets[place])) for place in places]
-                shares = [weight / weights[0] for weight in weights[1:]]
-            joined = sum(value * share for value, share in zip(parts, shares, strict=True))
-            if math.isclose(whole, joined, rel_tol=1e-4, abs_tol=1e-7):
+            if _adds_up(values, _shares(module, averaging, [targets[place] for place in places])):
                 return averaging
     except Exception:
         # A user's loss may reject synthetic numbers for any reason; it is checked on real outputs later.
         pass
     return stated
+
+
+def _synthetic_batch(kind: str, num_outputs: int, num_targets: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.rand(6, num_outputs, generator=generator) * 0.8 + 0.1
+    if kind not in ("labels", "values"):
+        return outputs, torch.arange(6) % num_targets
+    targets = torch.rand(6, num_targets, generator=generator)
+    return outputs, targets.round() if kind == "labels" else targets
+
+
+def _shares(module: nn.Module, averaging: Averaging, targets: list[Tensor]) -> list[float]:
+    """Return the shares of two parts in the loss of a whole batch; `targets` are those of the whole and the parts."""
+    if averaging == "sum":
+        return [1.0, 1.0]
+    whole, *parts = (float(normalizer(module, averaging, part)) for part in targets)
+    return [part / whole for part in parts]
+
+
+def _adds_up(values: list[float], shares: list[float]) -> bool:
+    whole, *parts = values
+    joined = sum(value * share for value, share in zip(parts, shares, strict=True))
+    return math.isclose(whole, joined, rel_tol=1e-4, abs_tol=1e-7)

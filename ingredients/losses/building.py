@@ -153,31 +153,39 @@ def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | st
     """
     losses, weights = {}, {}
     for name, part in parts.items():
-        unknown = [] if isinstance(part, Mapping) else [repr(part)]
-        unknown = unknown or [key for key in part if key not in ("name", "weight", "options", "class_weights")]
-        if unknown or not name.isidentifier() or name == "loss":
-            raise LossError(
-                f"loss.parts: got {', '.join(unknown) or 'the name ' + repr(name)}; expected a mapping from a name, "
-                "such as dice, to name, weight, options and class_weights"
-            )
+        _check_part(name, part)
         losses[name] = build_loss(part.get("name"), part.get("options", {}), part.get("class_weights"), data, device)
         weights[name] = float(part.get("weight", 1.0))
     first, *others = losses.values()
     for other in others:
-        if (other.kind, other.num_outputs) != (first.kind, first.num_outputs):
-            raise LossError(
-                f"loss.parts: the losses read outputs as {first.kind} and as {other.kind}; give losses of the same kind"
-            )
-        if other.averaging != first.averaging or _class_weights(other) != _class_weights(first):
-            raise LossError(
-                "loss.parts: the losses reduce a batch in different ways (mean, sum, class weights); give them the "
-                "same reduction and the same class_weights"
-            )
+        _check_alike(first, other)
     module = WeightedLosses({name: loss.module for name, loss in losses.items()}, weights)
     for name in ("weight", "ignore_index", "reduction"):
         if hasattr(first.module, name) and not isinstance(getattr(first.module, name), nn.Parameter):
             setattr(module, name, getattr(first.module, name))
     return Loss(module, first.kind, first.num_outputs, first.target_mean, first.target_std, first.averaging)
+
+
+def _check_part(name: str, part: Any) -> None:
+    known = ("name", "weight", "options", "class_weights")
+    unknown = [key for key in part if key not in known] if isinstance(part, Mapping) else [repr(part)]
+    if unknown or not name.isidentifier() or name == "loss":
+        raise LossError(
+            f"loss.parts: got {', '.join(unknown) or 'the name ' + repr(name)}; expected a mapping from a name, "
+            "such as dice, to name, weight, options and class_weights"
+        )
+
+
+def _check_alike(first: Loss, other: Loss) -> None:
+    if (other.kind, other.num_outputs) != (first.kind, first.num_outputs):
+        raise LossError(
+            f"loss.parts: the losses read outputs as {first.kind} and as {other.kind}; give losses of the same kind"
+        )
+    if other.averaging != first.averaging or _class_weights(other) != _class_weights(first):
+        raise LossError(
+            "loss.parts: the losses reduce a batch in different ways (mean, sum, class weights); give them the "
+            "same reduction and the same class_weights"
+        )
 
 
 def _class_weights(loss: Loss) -> list[float] | None:
@@ -207,35 +215,42 @@ def build_loss(
             f"loss.name: got None, but there is no default for the task {data.task}; set loss.name, train with your "
             "own task, or return pairs of inputs and targets"
         )
-    if name in LOSSES:
-        known = LOSSES[name]
-        cls, tensors = known.make, known.tensors
-        if data.task not in known.tasks:
-            fitting = ", ".join(other for other, loss in LOSSES.items() if data.task in loss.tasks)
-            raise LossError(
-                f"loss.name: {name} is for {' or '.join(known.tasks)}, but the data are for {data.task}; use {fitting}"
-            )
-        if known.is_binary and data.task == "classification" and data.num_targets != 2:
-            raise LossError(
-                f"loss.name: {name} needs two classes, but the data have {data.num_targets}; use cross_entropy"
-            )
-    else:
-        check_loss_name(name)
-        cls, tensors = import_object(name, "loss.name"), ("weight", "pos_weight")
+    cls, tensors = _class_of(name, data)
     kind, num_outputs = reading(name, data)
     options = {**options, **_weights(name, class_weights, data, tensors, options)}
+    module = _build_module(name, cls, options, tensors)
+    is_own = name not in LOSSES
+    _check_weights(module, kind, num_outputs, data, [key for key in tensors if key in options or not is_own])
+    averaging = measured_averaging(module, kind, num_outputs, data.num_targets) if is_own else None
+    return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std, averaging)
+
+
+def _class_of(name: str, data: Data) -> tuple[Any, tuple[str, ...]]:
+    """Return the class of a loss that fits the task, and the names of its options that are tensors."""
+    if name not in LOSSES:
+        check_loss_name(name)
+        return import_object(name, "loss.name"), ("weight", "pos_weight")
+    known = LOSSES[name]
+    if data.task not in known.tasks:
+        fitting = ", ".join(other for other, loss in LOSSES.items() if data.task in loss.tasks)
+        raise LossError(
+            f"loss.name: {name} is for {' or '.join(known.tasks)}, but the data are for {data.task}; use {fitting}"
+        )
+    if known.is_binary and data.task == "classification" and data.num_targets != 2:
+        raise LossError(f"loss.name: {name} needs two classes, but the data have {data.num_targets}; use cross_entropy")
+    return known.make, known.tensors
+
+
+def _build_module(name: str, cls: Any, options: Mapping[str, Any], tensors: Sequence[str]) -> nn.Module:
     check_options(cls, options, "loss.options")
-    tensors_given = {key for key in tensors if isinstance(options.get(key), Sequence | int | float)}
-    options = {key: torch.tensor(v, dtype=torch.float32) if key in tensors_given else v for key, v in options.items()}
+    as_tensors = {key for key in tensors if isinstance(options.get(key), Sequence | int | float)}
+    options = {key: torch.tensor(v, dtype=torch.float32) if key in as_tensors else v for key, v in options.items()}
     module = build(cls, options, "loss.options", LossError)
     if not isinstance(module, nn.Module):
         raise LossError(f"loss.name: {name} made a {type(module).__name__}, expected a torch.nn.Module")
     if getattr(module, "reduction", "mean") not in ("mean", "sum"):
         raise LossError(f"loss.options.reduction: got {module.reduction!r}, expected 'mean' or 'sum'")
-    is_own = name not in LOSSES
-    _check_weights(module, kind, num_outputs, data, [key for key in tensors if key in options or not is_own])
-    averaging = measured_averaging(module, kind, num_outputs, data.num_targets) if is_own else None
-    return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std, averaging)
+    return module
 
 
 def check_loss_name(name: str | None) -> None:
