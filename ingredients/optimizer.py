@@ -115,11 +115,11 @@ def build_optimizer(
     _check_rate(lr)
     _check_layer_decay(layer_decay)
     given: dict[str, Any] = {"lr": lr, **_flags(cls, implementation, options)}
-    if "weight_decay" in inspect.signature(cls).parameters:
-        if weight_decay is not None:
-            given["weight_decay"] = weight_decay
-    elif weight_decay or any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
+    has_decay = "weight_decay" in inspect.signature(cls).parameters
+    if not has_decay and (weight_decay or not decay_bias_and_norm or any("weight_decay" in group for group in groups)):
         raise OptimizerError(f"optimizer: {name} has no weight decay to set; choose another class, such as AdamW")
+    if has_decay and weight_decay is not None:
+        given["weight_decay"] = weight_decay
     rates = {} if layer_decay is None else _layer_rates(model, lr, layer_decay)
     parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters, rates)
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})

@@ -159,9 +159,8 @@ def _joined(parts: list, join: Callable[[list, str], Any], path: str = "", *, li
             walk(list(column), path=_below(path, place)) for place, column in enumerate(zip(*parts, strict=True))
         ]
         return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
-    if isinstance(first, list) and not (lists_are_sequences and all(isinstance(item, int | float) for item in first)):
-        return _float32(default_collate(parts))
-    return join(parts, path)
+    is_sequence = lists_are_sequences and isinstance(first, list) and all(isinstance(x, int | float) for x in first)
+    return join(parts, path) if is_sequence or not isinstance(first, list) else _stacked(parts)
 
 
 def _below(path: str, key: object) -> str:

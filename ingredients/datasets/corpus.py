@@ -6,6 +6,7 @@ Tokens are the UTF-8 bytes, so a vocabulary of 256 tokens fits every text, and a
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.datasets.splitting import Split
+from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.errors import DataError
 
 __all__ = ["VOCABULARY", "characters_a_byte", "make_corpus", "read_text"]
@@ -86,23 +87,17 @@ def make_corpus(
     Raises:
         DataError: If a setting is out of range, or a part of the text is shorter than a sequence.
     """
-    for name, value in (("context", context), ("batch_size", batch_size)):
-        if value < 1:
-            raise DataError(f"text.{name}: got {value}, expected at least 1")
     shares = {"val_fraction": val_fraction, "test_fraction": test_fraction}
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise DataError(f"text.{name}: got {share}, expected 0 or more, and less than 1")
+    _check_settings(context, batch_size, shares)
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.zeros(0, dtype=torch.uint8)
     num_val, num_test = (int(len(tokens) * share) for share in shares.values())
     num_train = len(tokens) - num_val - num_test
     fingerprint = hashlib.sha256(text).hexdigest()
     digest = hashlib.sha256(f"{num_train} {num_val} {num_test}".encode()).hexdigest()
     batches: dict[str, Any] = {}
-    for split, part in zip(("train", "val", "test"), tokens.split([num_train, num_val, num_test]), strict=True):
-        wanted = split == "train" or shares[f"{split}_fraction"] > 0
+    for split, part in zip(SPLITS, tokens.split([num_train, num_val, num_test]), strict=True):
         inputs, targets = _sequences(part, context)
-        if wanted and not len(inputs):
+        if not len(inputs) and shares.get(f"{split}_fraction", 1) > 0:
             raise DataError(
                 f"text: its {split} part has {len(part)} bytes, fewer than the {context + 1} of one sequence; give a "
                 "longer text, or a smaller text.context"
@@ -122,6 +117,15 @@ def make_corpus(
         split=Split(0, 0, None, val_fraction, test_fraction, False, fingerprint, digest, "text"),
         input_dtype=torch.int64,
     )
+
+
+def _check_settings(context: int, batch_size: int, shares: Mapping[str, float]) -> None:
+    for name, value in (("context", context), ("batch_size", batch_size)):
+        if value < 1:
+            raise DataError(f"text.{name}: got {value}, expected at least 1")
+    for name, share in shares.items():
+        if not 0 <= share < 1:
+            raise DataError(f"text.{name}: got {share}, expected 0 or more, and less than 1")
 
 
 def _sequences(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:

@@ -127,8 +127,8 @@ def from_factory(
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[1]) and not is_dataset(made[1]):
-        made, collate = made[0], made[1] if collate is None else collate
+    if _has_collate(made):
+        made, collate = made[0], collate or made[1]
     parts = _parts(made, where)
     if any(map(is_stream, parts.values())):
         streams = streams_of(parts, where)
@@ -140,6 +140,11 @@ def from_factory(
     if not keeps_structure and all(map(_has_plain_items, datasets.values())):
         return _from_datasets(datasets, where, dtype, weights)
     return structured_source(datasets, where, target, collate, weights)
+
+
+def _has_collate(made: Any) -> bool:
+    """Return whether a factory returned (data, collate function)."""
+    return isinstance(made, tuple) and len(made) == 2 and callable(made[1]) and not is_dataset(made[1])
 
 
 def _parts(made: Any, where: str) -> dict[int | None, Any]:

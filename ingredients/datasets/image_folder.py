@@ -104,9 +104,6 @@ class ImageFolder:
         self.root = root
         self.image_size = image_size
         images = _find_images(root, known_classes)
-        if not images:
-            expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
-            raise DataError(f"data.path: {root} has no images in it; expected {expected}")
         self.files = [file for file, _, _ in images]
         self.names = tuple(file.relative_to(root).as_posix() for file in self.files)
         classes = sorted({name for _, name, _ in images})
@@ -253,7 +250,16 @@ def _find_images(root: Path, known_classes: Sequence[str] | None) -> list[tuple[
     ]
     tops = parts or [(root, None)]
     if known_classes is not None and any(_has_no_classes(top, known_classes) for top, _ in tops):
-        return [(file, "", part) for top, part in tops for file in image_files(top)]
+        images = [(file, "", part) for top, part in tops for file in image_files(top)]
+    else:
+        images = _images_by_class(tops)
+    if not images:
+        expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
+        raise DataError(f"data.path: {root} has no images in it; expected {expected}")
+    return images
+
+
+def _images_by_class(tops: list[tuple[Path, int | None]]) -> list[tuple[Path, str, int | None]]:
     return [(file, folder.name, part) for top, part in tops for folder in _folders(top) for file in image_files(folder)]
 
 

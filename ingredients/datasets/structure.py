@@ -21,17 +21,14 @@ def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
     Returns:
         A batch of the same structure with the results; other values stay unchanged.
     """
-    if isinstance(batch, Tensor):
-        return function(batch)
     if isinstance(batch, Mapping):
         return {name: map_tensors(item, function) for name, item in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "to"):
+    if hasattr(batch, "to") and not isinstance(batch, list):
         return function(batch)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(item, function) for item in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(item, function) for item in batch)
-    return function(batch) if hasattr(batch, "to") else batch
+    if not isinstance(batch, list | tuple):
+        return batch
+    items = [map_tensors(item, function) for item in batch]
+    return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import tarfile
 from collections.abc import Callable, Sequence
@@ -57,18 +58,16 @@ class TarShards:
                 self._samples.append((place, key, members))
                 total.update(repr((file.name, key, [(name, size) for name, (_, size) in members.items()])).encode())
         self.shards = np.array([place for place, _, _ in self._samples], np.int64)
-        for name in self.fields or ():
-            self._check_field(name)
+        self._check_fields()
         if self._samples and all("cls" in members for _, _, members in self._samples):
             self.targets = [self._field(place, key, "cls", *members["cls"]) for place, key, members in self._samples]
             total.update(repr(self.targets).encode())
         self.fingerprint = total.hexdigest()
 
-    def _check_field(self, name: str) -> None:
-        lacking = next((key for _, key, members in self._samples if name not in members), None)
-        if lacking is not None:
-            has = next(members for _, key, members in self._samples if key == lacking)
-            raise DataError(f"data.columns: the sample {lacking} has no member .{name}; it has {', '.join(has)}")
+    def _check_fields(self) -> None:
+        for name, (_, key, members) in itertools.product(self.fields or (), self._samples):
+            if name not in members:
+                raise DataError(f"data.columns: the sample {key} has no member .{name}; it has {', '.join(members)}")
 
     def __len__(self) -> int:
         return len(self._samples)
