@@ -198,7 +198,11 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
     ("words", "code", "message"),
     [
         (["lss"], 2, "error: argument COMMAND: got 'lss'; did you mean ls?; see"),
-        (["ls", "--limit", "x"], 2, "error: argument --limit: got 'x', expected a whole number; see "),
+        (
+            ["ls", "--limit", "x"],
+            2,
+            "error: argument --limit: got 'x', expected a whole number of at least 0, 0 for all; see ",
+        ),
         (["ls", "--lim", "3"], 2, "error: got '--lim'; did you mean --limit?; see python -m runs ls --help"),
         (["show"], 2, "error: the following arguments are required: RUN; see python -m runs show --help"),
         (["ls", "--where", "lr"], 1, "error: got the condition 'lr', expected NAME"),
