@@ -10,7 +10,7 @@ import numpy as np
 
 from observers.errors import MediaError
 from observers.media.kinds import Media, check_size, snapshot
-from observers.media.pixels import as_integers, cut_off
+from observers.media.pixels import as_integers, cut_off, has_channels_first
 from observers.record.media_entry import Content
 
 __all__ = ["Audio"]
@@ -49,15 +49,16 @@ class Audio(Media):
             raise MediaError(
                 f"Audio: got samples of type {dtype}, expected int16, or floats from -1 to 1; convert them"
             )
-        last = len(shape) == 2 and shape[1] <= _MAX_CHANNELS
-        first = len(shape) == 2 and shape[0] <= _MAX_CHANNELS
-        if 0 in shape or not (len(shape) == 1 or last or first):
+        channels_first = has_channels_first(
+            shape, is_tensor=hasattr(samples, "detach"), channels=range(1, _MAX_CHANNELS + 1), num_axes=2
+        )
+        if channels_first is None:
             raise MediaError(
                 f"Audio: got an array of shape {shape}, expected (T,), (T, C) or (C, T) with T of at least 1 and C of "
                 f"1 to {_MAX_CHANNELS}; give the sounds of a batch one by one"
             )
         check_size("Audio", 2 * int(np.prod(shape)))
-        self._channels_first = first and (hasattr(samples, "detach") or not last)
+        self._channels_first = channels_first
         if not self._snapshot.on_device and (outside := cut_off(self._snapshot.array(), -1.0)):
             low, high = map(float, outside["cut_off_from"])
             raise MediaError(

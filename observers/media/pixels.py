@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,22 @@ __all__ = ["as_bytes", "as_integers", "check_pixels", "cut_off", "has_channels_f
 _TOLERANCE = 1e-4
 
 
-def has_channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | None:
-    """Tell whether the channels of an image come first, as in (C, H, W); False for (H, W) and (H, W, C).
+def has_channels_first(
+    shape: tuple[int, ...], *, is_tensor: bool, channels: Container[int] = (1, 3, 4), num_axes: int = 3
+) -> bool | None:
+    """Tell whether the channels come first, as in an image (C, H, W); False for (H, W) and (H, W, C).
 
     Args:
-        shape: The shape; 1, 3 and 4 are numbers of channels.
+        shape: The shape of an image or a sound.
         is_tensor: Where both ends could be channels, a tensor of torch has them first and an array of numpy last.
+        channels: The possible numbers of channels.
+        num_axes: The number of axes with channels: 3 for an image, 2 for a sound.
 
     Returns:
-        None if no image has this shape.
+        None if no image, or no sound, has this shape.
     """
-    last, first = len(shape) == 3 and shape[-1] in (1, 3, 4), len(shape) == 3 and shape[0] in (1, 3, 4)
-    if 0 in shape or not (len(shape) == 2 or last or first):
+    first, last = (len(shape) == num_axes and shape[axis] in channels for axis in (0, -1))
+    if 0 in shape or not any((first, last, len(shape) == num_axes - 1)):
         return None
     return first and (is_tensor or not last)
 

@@ -10,6 +10,7 @@ from observers.errors import MediaError
 from observers.media.kinds import Media, are_numbers, check_size, snapshot
 from observers.media.pixels import as_bytes, check_pixels, cut_off
 from observers.media.ply import ply_bytes
+from observers.media.snapshots import Snapshot
 from observers.record.media_entry import Content
 
 __all__ = ["PointCloud"]
@@ -46,14 +47,10 @@ class PointCloud(Media):
                 "(N, 3) with N of at least 1: x, y and z of each"
             )
         check_size("PointCloud", _BYTES_OF_POINT * shape[0])
+        self.num_bytes = self._points.num_bytes
         if self._colors is not None:
-            if self._colors.shape != shape:
-                raise MediaError(
-                    f"PointCloud: got colors of shape {self._colors.shape} for points of shape {shape}, expected the "
-                    "same: red, green and blue of each"
-                )
-            check_pixels("PointCloud: colors", self._colors)
-        self.num_bytes = self._points.num_bytes + (0 if self._colors is None else self._colors.num_bytes)
+            _check_colors(self._colors, shape)
+            self.num_bytes += self._colors.num_bytes
         if not self._points.on_device and not (good := _are_finite(_as_floats(self._points.array()))).all():
             raise MediaError(
                 f"PointCloud: got NaN, infinities or numbers beyond 32 bits in {(~good).sum()} of {len(good)} points, "
@@ -72,6 +69,15 @@ class PointCloud(Media):
             points, colors = points[good], None if colors is None else colors[good]
         meta = self._described(**facts, num_points=len(points), has_colors=colors is not None)
         return Content(ply_bytes(points, colors), ".ply", "model/ply", meta)
+
+
+def _check_colors(colors: Snapshot, shape: tuple[int, ...]) -> None:
+    if colors.shape != shape:
+        raise MediaError(
+            f"PointCloud: got colors of shape {colors.shape} for points of shape {shape}, expected the same: red, "
+            "green and blue of each"
+        )
+    check_pixels("PointCloud: colors", colors)
 
 
 def _as_floats(points: np.ndarray) -> np.ndarray:

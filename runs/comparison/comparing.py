@@ -18,7 +18,7 @@ from runs.comparison.grouping import ExcludedRun, Group, damage, differences_bet
 from runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
-from runs.query.texts import count_text
+from runs.query.texts import count_text, is_number
 from runs.stores.run import Run
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
@@ -164,13 +164,9 @@ def compare(
     """
     by, over = _names(by), _names(over)
     _check_options(confidence, test, over)
-    tree = parse_filter(where)
-    runs = [run for run in (run.listed() for run in runs) if matches(tree, run.__getitem__)]
-    if not runs:
-        raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
+    runs = _chosen(runs, where)
     groups, excluded = group_runs(runs, by, over)
-    counted = [run for group in groups for run in group.runs]
-    numbered = [run for run in counted if not _number(run, metric, any_status)[1]]
+    numbered = [run for group in groups for run in group.runs if not _number(run, metric, any_status)[1]]
     larger_is_better = bool(numbered) and direction_of(numbered, metric, mode) == "max"
     measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
@@ -180,6 +176,14 @@ def compare(
     cautions = tuple(_cautions(measured, pairs, excluded, (*by, *over)))
     results = tuple(part.result for part in measured)
     return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
+
+
+def _chosen(runs: Iterable[Run], where: Any) -> list[Run]:
+    tree = parse_filter(where)
+    chosen = [run for run in (run.listed() for run in runs) if matches(tree, run.__getitem__)]
+    if not chosen:
+        raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
+    return chosen
 
 
 def _names(fields: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -232,7 +236,7 @@ def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
     value = run.get(metric)
     if value is None:
         return math.nan, damage(run, [metric]) or f"has no {metric}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         return math.nan, f"has {metric} {value!r}, which is no number"
     try:
         value = float(value)
@@ -304,7 +308,7 @@ def _cautions(
         yield from (f"{part.result.label}: {caution}" for caution in _cautions_of(part, asked))
     if mixed := differences_between([part.group for part in measured], asked):
         yield f"the groups also differ in {mixed}"
-    num_tests = sum(pair.test.p is not None for pair in pairs)
+    num_tests = len([pair for pair in pairs if pair.test.p is not None])
     if num_tests > 1:
         yield f"p is corrected for {num_tests} tests (Holm); the intervals of the differences are not"
 

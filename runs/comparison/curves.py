@@ -90,15 +90,7 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
     some = counts > 0
     mean = np.full(len(positions), np.nan)
     mean[some] = np.nanmean(table[:, some], axis=0)
-    low = high = None
-    if band == "range":
-        low, high = mean.copy(), mean.copy()
-        low[some], high[some] = np.nanmin(table[:, some], axis=0), np.nanmax(table[:, some], axis=0)
-    elif band == "interval":
-        std = np.full(len(positions), np.nan)
-        std[counts >= 2] = np.nanstd(table[:, counts >= 2], axis=0, ddof=1)
-        half = mean_interval(mean, std, counts, confidence)
-        low, high = mean - half, mean + half
+    low, high = _edges(table, mean, counts, band, confidence)
     raw = None
     if any(curve.raw is not None for curve in curves):
         before = [
@@ -106,6 +98,22 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
         ]
         raw = mean_curve(before, band="none").y
     return Curve(label, positions, mean, low, high, counts, raw)
+
+
+def _edges(
+    table: np.ndarray, mean: np.ndarray, counts: np.ndarray, band: str, confidence: float
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the edges of a band around the mean of a table, with a row for each curve."""
+    if band == "none":
+        return None, None
+    if band == "range":
+        low, high, some = mean.copy(), mean.copy(), counts > 0
+        low[some], high[some] = np.nanmin(table[:, some], axis=0), np.nanmax(table[:, some], axis=0)
+        return low, high
+    std = np.full(len(mean), np.nan)
+    std[counts >= 2] = np.nanstd(table[:, counts >= 2], axis=0, ddof=1)
+    half = mean_interval(mean, std, counts, confidence)
+    return mean - half, mean + half
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:

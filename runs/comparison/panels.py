@@ -170,29 +170,30 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
     for group in groups:
         if not group.repetitions:
             continue
-        curve = _mean(group, singles, view)
-        counts = np.zeros(0, int) if curve.counts is None else curve.counts
+        curve, counts = _mean(group, singles, view)
         least, most = int(counts.min(initial=len(group.repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
         curves.append(dataclasses.replace(finish(curve), label=f"{group.label} ({count})", key=group.label))
         if least < most:
             varies = True
-            changes += [] if view.x == "wall" else [f"{group.label}: {_changes(curve.x, counts, view.x)}"]
+            changes.append(f"{group.label}: {_changes(curve.x, counts, view.x)}")
         if mixed := differences_within(group, (*view.by, *view.over)):
             cautions.append(f"caution: {group.label}: its runs also differ in {mixed}")
     if not curves:
         raise PlotError(f"none of the {len(runs)} runs has {' and '.join(view.over)}")
-    variation = ["where n varies, not every run has every point", *changes] if varies else []
+    variation = ["where n varies, not every run has every point"] * varies
+    variation += changes if view.x != "wall" else []
     return curves, [_band_note(view), *variation, *_exclusions(excluded), *cautions]
 
 
-def _mean(group: Group, singles: Iterator[Curve], view: View) -> Curve:
-    """Return the mean of the next curves, which are those of a group; runs of the same repetition count once."""
+def _mean(group: Group, singles: Iterator[Curve], view: View) -> tuple[Curve, np.ndarray]:
+    """Return the mean of the next curves, which are those of a group, and the number of repetitions at each point."""
     repetitions = []
     for same in group.repetitions.values():
-        parts = list(itertools.islice(singles, len(same)))
+        parts = list(itertools.islice(singles, len(same)))  # runs of the same repetition count once
         repetitions.append(parts[0] if len(parts) == 1 else mean_curve(parts, band="none"))
-    return mean_curve(repetitions, group.label, view.band, view.confidence)
+    mean = mean_curve(repetitions, group.label, view.band, view.confidence)
+    return mean, np.zeros(0, int) if mean.counts is None else mean.counts
 
 
 def _band_note(view: View) -> str:

@@ -56,16 +56,8 @@ def run_section(runs: Sequence[Run]) -> Markup:
     names, places = settings(runs)[:_MOST_SETTINGS], _places(runs)
     metrics = sorted({name for run in runs for name in run.summary if not name.startswith("system/")})
     metrics = sorted(metrics, key=lambda name: (not name.startswith("val/"), "loss" not in name))[:_MOST_METRICS]
-    head = (
-        "run",
-        "experiment",
-        "status",
-        "start",
-        "duration",
-        "result",
-        *names,
-        *(f"{name}, last" for name in metrics),
-    )
+    columns = ("run", "experiment", "status", "start", "duration", "result")
+    head = (*columns, *names, *(f"{name}, last" for name in metrics))
     rows = []
     for run in runs:
         last = (run.summary.get(name, {}).get("last") for name in metrics)

@@ -33,10 +33,12 @@ def limits(values: np.ndarray, margin: float = 0.0, around: float = 0.0) -> tupl
     """Return the limits of an axis that shows these values.
 
     Args:
-        values: (n,) finite values, at least one.
+        values: (n,) finite values; without any, the limits are 0 and 1.
         margin: Room on each side, as a share of the range.
         around: Room around a single value; 0 for a tenth of it, or 0.5 around 0.
     """
+    if not len(values):
+        return 0.0, 1.0
     low, high = float(values.min()), float(values.max())
     room = (high - low) * margin
     if high - low <= 1e-12 * max(abs(low), abs(high)):

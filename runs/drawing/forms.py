@@ -122,16 +122,7 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
         title: The title above the table; by default the number of runs.
     """
     shown, settings = runs[:_MOST_ROWS], settings[:_MOST_SETTINGS]
-    metrics_of: dict[str, list[str]] = {}
-    problems = []
-    for run in shown:
-        try:
-            metrics_of[run.id] = run.metrics
-        except RunsError as error:
-            problems.append(element("p", f"run {run.id}: {error}"))
-        else:
-            if run.problem:
-                problems.append(element("p", f"run {run.id} cannot be read completely: {run.problem}"))
+    metrics_of, problems = _metrics_of(shown)
     metrics = _leading({name for names in metrics_of.values() for name in names})
     head = ("id", "name", "status", "start", "duration", "result", *settings, *metrics)
     rows = [_row(run, settings, [n if n in metrics_of.get(run.id, ()) else None for n in metrics]) for run in shown]
@@ -141,6 +132,21 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
     numbers = (4, 5, *(place for place, name in enumerate(settings, 6) if name not in texts))
     style = "overflow-x:auto;font-family:system-ui,sans-serif"
     return element("div", caption, table(head, rows, numbers), *more, *problems, style=style)
+
+
+def _metrics_of(runs: Sequence[Shown]) -> tuple[dict[str, list[str]], list[Markup]]:
+    """Return the metrics of each run by its id, and the problems of runs that cannot be read."""
+    metrics_of: dict[str, list[str]] = {}
+    problems = []
+    for run in runs:
+        try:
+            metrics_of[run.id] = run.metrics
+        except RunsError as error:
+            problems.append(element("p", f"run {run.id}: {error}"))
+        else:
+            if run.problem:
+                problems.append(element("p", f"run {run.id} cannot be read completely: {run.problem}"))
+    return metrics_of, problems
 
 
 def _row(run: Shown, settings: Sequence[str], metrics: Sequence[str | None]) -> list[object]:

@@ -45,19 +45,14 @@ def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, br
     """
     curves = [(curve, scaled(curve.y, panel.log_y)) for curve in panel.curves]
     across, down = _limits(panel, curves)
-    if panel.log_y:
-        y_ticks = log_ticks(*down)
-    else:
-        y_ticks = ticks(*down, max(2, height // 4))
+    y_ticks = log_ticks(*down) if panel.log_y else ticks(*down, max(2, height // 4))
     margin = max([len(text) for _, text in y_ticks], default=0)
     columns, rows = max(_LEAST_WIDTH, width - margin - 2), max(_LEAST_HEIGHT, height - 3)
     canvas = _canvas(columns, rows, across, down)
     for number, (curve, y) in enumerate(curves):
         _draw(canvas, curve, y, _color(number, colors), panel.log_y)
-    for number, (curve, y) in enumerate(curves[: len(_LETTERS)] if len(curves) > 1 else ()):
-        # At different places, so that curves that lie close do not hide each other's letters.
-        share = (number % 8 + 0.5) / min(8, len(curves))
-        _mark(canvas, curve, y, _color(number, colors), _LETTERS[number], share)
+    if len(curves) > 1:
+        _mark(canvas, curves[: len(_LETTERS)], colors)
     bar, corner, line = ("│", "└", "─") if braille else ("|", "+", "-")
     lines = [f"{panel.metric}{' (log)' if panel.log_y else ''}"]
     lines += _rows(canvas, y_ticks, down, margin, bar, braille)
@@ -79,8 +74,8 @@ def _limits(panel: Panel, curves: Sequence[tuple[Curve, np.ndarray]]) -> tuple[_
     edges = [edge for curve in panel.curves for edge in (curve.low, curve.high) if edge is not None]
     y = np.concatenate([*(values for _, values in curves), *(scaled(edge, panel.log_y) for edge in edges)])
     y = y[np.isfinite(y)]
-    across = limits(x, around=_AROUND_A_TIME_S if panel.is_time else 0.0) if len(x) else (0.0, 1.0)
-    return across, limits(y, around=0.5 if panel.log_y else 0.0) if len(y) else (0.0, 1.0)
+    around_x, around_y = _AROUND_A_TIME_S * panel.is_time, 0.5 * panel.log_y
+    return limits(x, around=around_x), limits(y, around=around_y)
 
 
 def _canvas(columns: int, rows: int, x: _Limits, y: _Limits) -> Canvas:
@@ -106,12 +101,14 @@ def _draw(canvas: Canvas, curve: Curve, y: np.ndarray, color: int | None, log_y:
             canvas.line(*start, *end, color=color)
 
 
-def _mark(canvas: Canvas, curve: Curve, y: np.ndarray, color: int | None, letter: str, share: float) -> None:
-    """Put a letter on a curve, `share` of the way along it."""
-    finite = np.flatnonzero(np.isfinite(y))
-    if len(finite):
-        place = finite[min(len(finite) - 1, int(share * len(finite)))]
-        canvas.text(float(curve.x[place]), float(y[place]), letter, color=color)
+def _mark(canvas: Canvas, curves: Sequence[tuple[Curve, np.ndarray]], colors: bool) -> None:
+    """Put a letter on each curve, at different places, so that close curves do not hide each other's letters."""
+    for number, (curve, y) in enumerate(curves):
+        finite = np.flatnonzero(np.isfinite(y))
+        if len(finite):
+            share = (number % 8 + 0.5) / min(8, len(curves))
+            place = finite[min(len(finite) - 1, int(share * len(finite)))]
+            canvas.text(float(curve.x[place]), float(y[place]), _LETTERS[number], color=_color(number, colors))
 
 
 def _rows(canvas: Canvas, y_ticks: _Ticks, down: _Limits, margin: int, bar: str, braille: bool) -> Iterator[str]:

@@ -240,12 +240,8 @@ class QuerySet(UserList[Experiment]):
         for argument, got, expected in (("rename", rename, ("last", None)), ("on_missing", on_missing, _ON_MISSING)):
             if got not in expected:
                 raise FilterError(f"{argument}: got {got!r}, expected {' or '.join(map(repr, expected))}")
-        functions: dict[tuple[str, ...], Callable[[Any], Any] | None] = {}
-        for entry in on:
-            pairs = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
-            functions |= {tuple(path.split(".")) if isinstance(path, str) else path: reduce for path, reduce in pairs}
         columns = []
-        for path, reduce in functions.items():
+        for path, reduce in _functions(on).items():
             name = path[-1] if rename == "last" else ".".join(path)
             name += "" if reduce is None else f"_{reduce.__name__}"
             columns.append(pandas.Series(list(self._column(path, reduce, on_missing)), name=name))
@@ -293,6 +289,17 @@ class QuerySet(UserList[Experiment]):
             removed = removed or result
         self.data = []
         return removed
+
+
+def _functions(
+    on: Sequence[str | tuple[str, ...] | Mapping[Any, Callable[[Any], Any]]],
+) -> dict[tuple[str, ...], Callable[[Any], Any] | None]:
+    """Return the function of each path of `QuerySet.project`; None for the value itself."""
+    functions: dict[tuple[str, ...], Callable[[Any], Any] | None] = {}
+    for entry in on:
+        pairs = entry.items() if isinstance(entry, Mapping) else [(entry, None)]
+        functions |= {tuple(path.split(".")) if isinstance(path, str) else path: reduce for path, reduce in pairs}
+    return functions
 
 
 def _entry(value: Any, name: str) -> Any:

@@ -165,7 +165,7 @@ def test_artifacts_of_a_query_set_are_filtered_and_saved(loader, lab, tmp_path):
     with pytest.raises(KeyError):
         found.artifacts["large.bin"]
     (tmp_path / "taken").touch()
-    with pytest.raises(StoreError, match="taken cannot be made"):
+    with pytest.raises(StoreError, match="taken cannot be created"):
         tables.save(tmp_path / "taken")
 
 

@@ -17,8 +17,10 @@ from runs.sweeps.spec.fields import items, shown
 
 __all__ = ["fixed_settings", "read_words"]
 
-_INTERPRETER = re.compile(r"(.*/)?(env|python[0-9.]*)|\$\{(env|interpreter)\}")
-_ARGS = re.compile(r"\$\{args(_no_boolean_flags|_no_hyphens|_json|_json_file)?\}")
+# The interpreter, and the macros for it and for all parameters.
+_SKIPPED = re.compile(
+    r"(.*/)?(env|python[0-9.]*)|\$\{(env|interpreter|args(_no_boolean_flags|_no_hyphens|_json|_json_file)?)\}"
+)
 _PARAMETER = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=\$\{(?P<macro>[A-Za-z_][\w.-]*)\}")
 _SETTING = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^$]*)", re.S)
 _LITERALS = {"True": True, "False": False, "None": None}
@@ -66,7 +68,7 @@ def fixed_settings(
     notes = []
     for position, word in enumerate(words):
         where = f"command[{position}]"
-        if _INTERPRETER.fullmatch(word) or _ARGS.fullmatch(word) or word in ("${program}", "with", program):
+        if word in ("${program}", "with", program) or _SKIPPED.fullmatch(word):
             continue
         if match := _PARAMETER.fullmatch(word):
             if match["macro"] not in parameters:

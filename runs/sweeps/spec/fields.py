@@ -215,14 +215,17 @@ def plain(where: str, value: Any) -> Any:
         SweepError: If there is anything else in it, such as a date of YAML or nan, or a key that is not text.
     """
     if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                place = f"{where}: " if where else ""
-                raise SweepError(f"{place}got the key {key!r} ({type(key).__name__}), expected text; quote it")
-        return {str(key): plain(_path(where, key), item) for key, item in value.items()}
+        return {_plain_key(where, key): plain(_path(where, key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(f"{where}[{position}]", item) for position, item in enumerate(value)]
     return _plain_scalar(where, value.item() if hasattr(value, "item") else value)
+
+
+def _plain_key(where: str, key: Any) -> str:
+    if not isinstance(key, str):
+        place = f"{where}: " if where else ""
+        raise SweepError(f"{place}got the key {key!r} ({type(key).__name__}), expected text; quote it")
+    return str(key)
 
 
 def _plain_scalar(where: str, value: Any) -> Any:

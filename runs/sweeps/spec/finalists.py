@@ -60,11 +60,6 @@ class Judgement:
     confidence: float
     text: str
 
-    @property
-    def is_clear(self) -> bool:
-        """True if the first finalist is better than all others."""
-        return all(finalist.is_worse for finalist in self.finalists[1:])
-
 
 def choose_finalists(trials: Iterable[tuple[int, Mapping[str, Any], float]], goal: str, num: int = 3) -> list[int]:
     """Return the numbers of the trials with the best points, the best one first.
@@ -134,13 +129,13 @@ def judge(
     corrected = iter(holm([test.p for test in (*tests.values(), *others) if test.p is not None]))
     finalists = [Finalist(best, samples[best])]
     for name, test in tests.items():
-        p = None if test.p is None else next(corrected)
-        finalists.append(Finalist(name, samples[name], test, p, p is not None and p < 1 - confidence))
+        p = 1.0 if test.p is None else next(corrected)
+        finalists.append(Finalist(name, samples[name], test, None if test.p is None else p, p < 1 - confidence))
     num_needed = None
-    if len(finalists) > 1 and finalists[1].p_holm is not None:  # without a p the spread is unknown
+    if len(names) > 1 and tests[names[1]].p is not None:  # without a p the spread is unknown
         num_needed = _num_needed(finite[best], finite[names[1]], confidence, power)
-    whole = tuple(finalists)
-    return Judgement(whole, num_needed, power, confidence, _text(whole, num_needed, power))
+    text = _text(finalists[0], finalists[1:], num_needed, power)
+    return Judgement(tuple(finalists), num_needed, power, confidence, text)
 
 
 def _rank(mean: float | None, goal: str) -> tuple[bool, float]:
@@ -162,8 +157,7 @@ def _num_needed(first: Mapping[int, float], second: Mapping[int, float], confide
     return num_to_tell_apart(one.mean - other.mean, one.std, other.std, confidence=confidence, power=power)
 
 
-def _text(finalists: tuple[Finalist, ...], num_needed: int | None, power: float) -> str:
-    best, *others = finalists
+def _text(best: Finalist, others: list[Finalist], num_needed: int | None, power: float) -> str:
     if not others:
         return f"{best.name} is the only finalist"
     second = others[0]

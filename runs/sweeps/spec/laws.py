@@ -265,8 +265,7 @@ def _implied(where: str, document: Mapping[str, Any]) -> str:
     if {"values", "probabilities"} & set(document):
         return "categorical"
     if {"min", "max"} & set(document):
-        has_float = any(isinstance(document.get(key), float) for key in _LIMITS)
-        return "uniform" if has_float else "int_uniform"
+        return "uniform" if float in map(type, document.values()) else "int_uniform"
     if document:
         fitting = listing([name for name, keys in _KEYS.items() if set(document) <= set(keys)] or ["..."])
         raise SweepError(f"{where}: got {', '.join(document)} without a distribution; add distribution: {fitting}")
@@ -306,14 +305,16 @@ def _reals(where: str, name: str, first: float, second: float, q: float | None) 
     elif shape == "log_uniform":
         first, second = _powers(where, name, *((-second, -first) if name.startswith("inv_") else (first, second)))
     law = Reals(shape, first, second, q)
-    try:
-        ends = [law.ppf(quantile) for quantile in law.quantiles]
-        is_finite = all(map(math.isfinite, ends)) and math.isfinite(law.second - law.first)
-    except OverflowError:
-        is_finite = False
-    if not is_finite:
+    if not _is_finite(law):
         raise SweepError(f"{where}: got a range that no float holds, expected smaller numbers")
     return law
+
+
+def _is_finite(law: Reals) -> bool:
+    try:
+        return all(map(math.isfinite, (*map(law.ppf, law.quantiles), law.second - law.first)))
+    except OverflowError:
+        return False
 
 
 def _powers(where: str, name: str, low: float, high: float) -> tuple[float, float]:

@@ -229,8 +229,6 @@ def _read(document: Any) -> Spec:
         if key in document:
             raise SweepError(f"{key}: is not supported: {reason}")
     fields = read_fields("", document, _READERS, "a sweep", _REQUIRED)
-    if "metric" in fields and "metrics" in fields:
-        raise SweepError("metrics: got metric and metrics, expected one of them; list all objectives in metrics")
     method, method_options = fields["method"]
     parameters, program = fields["parameters"], fields.get("program")
     settings, command_notes = fixed_settings(fields.get("command", ()), program, parameters)
@@ -240,7 +238,7 @@ def _read(document: Any) -> Spec:
         method,
         method_options,
         parameters,
-        objectives=(fields["metric"],) if "metric" in fields else tuple(fields.get("metrics", ())),
+        objectives=_objectives(fields),
         stopping=fields.get("early_terminate"),
         constraints=tuple(fields.get("constraints", ())),
         budget_s=fields.get("budget"),
@@ -250,6 +248,12 @@ def _read(document: Any) -> Spec:
     _check_objectives(spec)
     _check_parameters(spec)
     return spec
+
+
+def _objectives(fields: Mapping[str, Any]) -> tuple[Objective, ...]:
+    if "metric" in fields and "metrics" in fields:
+        raise SweepError("metrics: got metric and metrics, expected one of them; list all objectives in metrics")
+    return (fields["metric"],) if "metric" in fields else tuple(fields.get("metrics", ()))
 
 
 def _notes(document: Mapping[str, Any], method: str, command_notes: Sequence[str]) -> list[str]:

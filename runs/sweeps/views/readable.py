@@ -85,12 +85,11 @@ def _with_values(trials: list[FrozenTrial], spec: Spec | None) -> list[FrozenTri
     from optuna.trial import create_trial
 
     laws = {name: _law(spec, name) for trial in trials for name in trial.params}
-    values: dict[str, list[Any]] = {
-        name: [_value(law, trial.params[name]) for trial in trials if name in trial.params]
-        for name, law in laws.items()
-        if law is not None
-    }
-    distributions = {name: _distribution(laws[name], values[name]) for name in values}
+    values: dict[str, list[Any]] = {name: [] for name in laws}
+    for trial in trials:
+        for name, value in trial.params.items():
+            values[name].append(_value(laws[name], value))
+    distributions = {name: _distribution(law, values[name]) for name, law in laws.items() if law is not None}
     plain = {name: name if law is None else name.removesuffix(QUANTILE) for name, law in laws.items()}
     return [
         create_trial(
@@ -120,13 +119,13 @@ def _value(law: Reals | Choice | None, value: Any) -> Any:
     return choices(law.values)[position_of(law.values, drawn)] if isinstance(law, Choice) else float(drawn)
 
 
-def _distribution(law: Reals | Choice | None, values: list[Any]) -> BaseDistribution:
+def _distribution(law: Reals | Choice, values: list[Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if isinstance(law, Choice):
         return CategoricalDistribution(choices(law.values))
     low, high = min(values), max(values)
-    return FloatDistribution(low, high, log=low > 0 and law is not None and law.shape.startswith("log"))
+    return FloatDistribution(low, high, log=low > 0 and law.shape.startswith("log"))
 
 
 def _importances(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import shlex
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -137,15 +138,15 @@ def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
     if not signs:
         return ()
     complete = [point for point in points.values() if point.state == "COMPLETE" and point.values and point.is_feasible]
-    costs = {point.number: [s * v for s, v in zip(signs, point.values, strict=True)] for point in complete}
+    costs = {point.number: list(map(operator.mul, signs, point.values)) for point in complete}
     if len(signs) == 1:
         return tuple(sorted(complete, key=lambda point: (costs[point.number], point.number))[:1])
 
-    def is_beaten(point: Point) -> bool:
-        mine = costs[point.number]
-        return any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for other in costs.values())
+    return tuple(point for point in complete if not _is_beaten(costs[point.number], costs.values()))
 
-    return tuple(point for point in complete if not is_beaten(point))
+
+def _is_beaten(costs: list[float], others: Iterable[list[float]]) -> bool:
+    return any(all(a <= b for a, b in zip(other, costs, strict=True)) and other != costs for other in others)
 
 
 def check_not_all_failed(status: Status, folder: Path) -> None:

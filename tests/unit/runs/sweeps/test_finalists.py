@@ -20,13 +20,13 @@ def test_clear_winner_is_found_in_pairs():
     found = judge({"b": by_seed(second), "a": by_seed(first)}, "minimize")
     assert [finalist.name for finalist in found.finalists] == ["a", "b"]
     assert found.finalists[1].test == paired_test(first, second)
-    assert found.is_clear
+    assert all(finalist.is_worse for finalist in found.finalists[1:])
     assert found.text.startswith("a is better than b (p = ")
 
 
 def test_luck_is_not_taken_for_a_winner():
     found = judge({"a": by_seed([0.5, 0.7, 0.6]), "b": by_seed([0.6, 0.5, 0.68])}, "maximize")
-    assert not found.is_clear
+    assert not found.finalists[1].is_worse
     assert found.text == (
         "a and b cannot be told apart (p = 0.95, n = 3); "
         f"{found.num_needed} seeds each would do with a probability of 80%, if they are what they seem"
@@ -38,7 +38,7 @@ def test_different_seeds_are_compared_by_welch():
     first, second = [0.5, 0.7, 0.6], [0.1, 0.2, 0.15, 0.12]
     found = judge({"a": by_seed(first), "b": by_seed(second, 10)}, "maximize")
     assert found.finalists[1].test == welch_test(np.array(first), np.array(second))
-    assert found.is_clear
+    assert all(finalist.is_worse for finalist in found.finalists[1:])
 
 
 def test_p_is_corrected_for_the_number_of_pairs_of_finalists():
