@@ -1,16 +1,16 @@
-"""Processes started from a warm Python, which has imported third-party packages once, and forks one for each launch.
+"""Processes forked from a warm Python, which has imported third-party packages once.
 
     with WarmPython() as warm, warm.start(launch, output=log.fileno()) as job:
         while (code := job.poll()) is None:
             for event in job.events(timeout=1.0):
                 ...
 
-A launch becomes what it would be as a fresh process, without the seconds and the CPU time that importing torch takes.
-The lab itself is imported by each process from disk. See `runs.work.warm_server` for what differs, and for when a
-process is started afresh all the same: the protocol is the same then.
+A launch behaves like a fresh process, without the seconds and the CPU time that importing torch takes. Each process
+imports the lab itself from disk. `runs.work.warm_server` says what differs, and when a process starts in a fresh Python
+instead, with the same protocol.
 
-When this process ends, however that is, the warm one does, and all processes that it started: they get SIGTERM, so that
-they save their states, and SIGKILL when they take too long.
+When this process ends, for whatever reason, the warm one ends with all processes that it started: they get SIGTERM, so
+that they save their states, and SIGKILL when they take too long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from runs.work.warm_server import END_BOUND_S, HEADER
 
 __all__ = ["PACKAGES", "Event", "Job", "WarmPython", "wait_for_any"]
 
-# All that an experiment and its observers import sooner or later; those that are not installed are passed over.
+# What experiments and their observers import sooner or later; packages that are not installed are skipped.
 PACKAGES = (
     *("numpy", "torch", "torch._dynamo", "torch.utils.data", "einops", "scipy.stats", "sklearn.datasets", "pandas"),
     *("yaml", "tqdm", "psutil", "pynvml", "cpuinfo", "PIL.Image", "rich.console", "rich.table", "pymongo", "gridfs"),
@@ -52,12 +52,12 @@ class Event:
     """Event that a process reports about its run.
 
     Attributes:
-        kind: `ready`, of a sweep's trial that asks whether its run may begin; `started`, once the run is recorded; or
-            `report`, of a value of the metric that is watched.
-        lease: Of the process that asks.
-        uid: Of the run that has started; None if it is not recorded.
-        folder: Of its record; None if it has none.
-        name, value, step: What was reported.
+        kind: `ready`, when the process asks whether its run may begin; `started`, when the run is recorded; or
+            `report`, for a value of the reported metric.
+        lease: Lease of the process that asks.
+        uid: Uid of the run that has started; None if it is not recorded.
+        folder: Folder of its record; None if it has none.
+        name, value, step: The reported metric, its value and its step.
     """
 
     kind: str
@@ -72,11 +72,11 @@ class Event:
 class WarmPython:
     """A Python that has imported packages, and forks a process for each launch; for any number of threads.
 
-    It begins to import when it is made, and nobody waits for that but the first launch.
+    It begins to import when this object is made; only the first launch waits for that.
 
     Args:
         packages: Names of modules to import; never those of the lab.
-        environment: What all processes get in addition to the environment of this one.
+        environment: Variables that all processes get in addition to the environment of this one.
     """
 
     def __init__(self, packages: Iterable[str] = PACKAGES, environment: Mapping[str, str] | None = None) -> None:
@@ -88,7 +88,7 @@ class WarmPython:
 
     def _begin(self) -> None:
         ours, theirs = socket.socketpair()
-        # Threads of arrow's allocator would keep it from forking. Modules of the lab are never to be found.
+        # Threads of arrow's allocator would prevent forks. Modules of the lab must not be found.
         environment = {**os.environ, **self._environment, "JE_ARROW_MALLOC_CONF": "background_thread:false"}
         for name in ("PYTHONPATH", TRIAL_VARIABLE):
             environment.pop(name, None)
@@ -99,7 +99,7 @@ class WarmPython:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C is for the agent, which tells the others
+                start_new_session=True,  # a Ctrl-C reaches the worker alone, which interrupts the others
             )
         self._socket = ours
 
@@ -171,7 +171,7 @@ class WarmPython:
             raise
 
     def close(self) -> None:
-        """End it, and all processes that it started: by SIGTERM, and by SIGKILL when they take too long."""
+        """End it and all processes that it started: by SIGTERM, and by SIGKILL when they take too long."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -191,12 +191,11 @@ class WarmPython:
 class Job:
     """A process that was started; for one thread.
 
-    When a `with` block of it is left before it has ended, it is interrupted, as by Ctrl-C, and killed when it takes too
-    long.
+    Leaving its `with` block before it has ended interrupts it, as Ctrl-C does, and kills it when it takes too long.
 
     Attributes:
-        pid: Its number, and that of its process group.
-        cold: Why it was started afresh; empty if it was forked.
+        pid: Its process id, which is also its process group.
+        cold: Why it started in a fresh Python; empty if it was forked.
     """
 
     def __init__(self, line: socket.socket, report: int) -> None:
@@ -214,7 +213,7 @@ class Job:
         self.cold: str = begun["cold"]
 
     def _read_report(self) -> dict[str, Any]:
-        """Wait for the next report of the warm process; it is empty when there is none any more."""
+        """Wait for the next report of the warm process; return an empty one if the warm process is gone."""
         while b"\n" not in self._told:
             read = os.read(self._report, 4096)
             if not read:
@@ -234,7 +233,7 @@ class Job:
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
-            is_over = self.poll() is not None  # what it told before its end is heard after that
+            is_over = self.poll() is not None  # events from before its end are read after this
             found = self._hear()
             if found or is_over:
                 return found
@@ -243,7 +242,7 @@ class Job:
                 return []
 
     def watched(self) -> list[Any]:
-        """Return what is ready to be read when it has told something, or has ended."""
+        """Return what `select` can wait on: readable once the process has told an event or has ended."""
         return [end for end in (self._report, self._line) if end != self._line or self._line.fileno() != -1]
 
     def _hear(self) -> list[Event]:
@@ -281,7 +280,7 @@ class Job:
     def poll(self) -> int | None:
         """Return its exit code, negative for the signal that ended it; None while it runs.
 
-        Where the warm process was killed, nobody knows the code, and it is that of SIGKILL.
+        If the warm process was killed, nobody knows the code, and it is that of SIGKILL.
         """
         if self._code is None and self._report != -1 and select.select([self._report], [], [], 0)[0]:
             report = {} if self._is_orphan else self._read_report()
@@ -292,7 +291,7 @@ class Job:
         return self._code
 
     def _follow(self) -> None:
-        """Watch the process itself, because the warm one was killed, and this one got SIGTERM."""
+        """Watch the process itself, because the warm one was killed, which sent it SIGTERM."""
         try:
             process = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
@@ -332,7 +331,7 @@ class Job:
         self.interrupt(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let it go: interrupt it if it runs, kill it if that takes too long, and wait for its end."""
+        """Interrupt it if it runs, kill it if that takes too long, and wait for its end."""
         if self._report == -1:
             return
         try:

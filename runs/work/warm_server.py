@@ -2,14 +2,14 @@
 
 `runs.work.warm` starts it by its path, so it needs nothing of the lab, which each forked process imports from disk.
 
-    server      imports the packages; forks, reaps and reports. When the agent that started it is gone, it ends its
+    server      imports the packages; forks, reaps and reports. When the worker that started it is gone, it ends its
                 children, by SIGTERM first, and itself.
-    child       leads a process group of its own and becomes `python SCRIPT ...` or `python -m MODULE ...`
+    child       leads its own process group and becomes `python SCRIPT ...` or `python -m MODULE ...`
 
-A child is as a process that was started afresh, but for these: packages are in `sys.modules` already, the hash seed is
-that of the server, `sys.flags` do not know of `-P`, and modules are not taken apart at the end. Where more would differ
-(a variable that is read at the start, a file that hides a package, threads or a GPU context in the server), the child
-executes a fresh Python.
+A child differs from a fresh process in this: packages are in `sys.modules` already, the hash seed is that of the
+server, `sys.flags` do not know of `-P`, and modules are not torn down at the end. If more would differ (a variable that
+is read at the start, a file that hides a package, threads or a GPU context in the server), the child executes a fresh
+Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any, NoReturn
 
 __all__ = ["END_BOUND_S", "HEADER", "LAB", "hindrance", "main"]
 
-# Imported by each process from disk, so that what is recorded is what ran.
+# Each process imports these from disk, so that the record has the code that ran.
 LAB = {"configs", "experiments", "ingredients", "observers", "runs"}
 # Variables that are read when Python starts, or a package is imported.
 READ_AT_START = (
@@ -63,7 +63,7 @@ STARTED_WITH = dict(os.environ)
 
 
 def main() -> None:
-    """Serve; go on in a child, which becomes what was asked for."""
+    """Serve; in a child, become the requested program."""
     del sys.path[0]  # this folder
     agent = socket.socket(fileno=int(sys.argv[1]))
     ignored = [number for number in KEPT if signal.getsignal(number) == signal.SIG_IGN]
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def import_packages(names: list[str]) -> None:
-    """Import packages; those that are not installed, or broken, are left to whoever wants them."""
+    """Import packages; a missing or broken one fails again in the process that imports it."""
     gc.disable()
     show, warnings.showwarning = warnings.showwarning, lambda *_, **__: None
     for name in names:
@@ -95,7 +95,7 @@ def import_packages(names: list[str]) -> None:
 
 
 def use_huge_pages() -> None:
-    """Gather this process's memory in pages of 2 MiB, where the system can: a fork then takes half the time."""
+    """Gather this process's memory in pages of 2 MiB, if the system can: a fork then takes half the time."""
     size, collapse = 2**21, 25  # Linux' MADV_COLLAPSE
     with contextlib.suppress(AttributeError, OSError):
         advise = ctypes.CDLL(None).madvise
@@ -295,7 +295,7 @@ def search_path(request: dict[str, Any]) -> list[str]:
 
 
 def become(request: dict[str, Any], ignored: Collection[int]) -> None:
-    """Take on what a process gets from the one that starts it."""
+    """Take on the process group, signals and folder that a fresh process gets from its parent."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in KEPT:
@@ -307,7 +307,7 @@ def become(request: dict[str, Any], ignored: Collection[int]) -> None:
 
 
 def run(request: dict[str, Any], line: int) -> NoReturn:
-    """Become the program."""
+    """Become the program, and never return."""
     command, environment = request["command"], request["env"]
     os.set_inheritable(line, bool(request["cold"]))
     if request["variable"]:
@@ -360,7 +360,7 @@ def run_script(name: str) -> None:
 
 
 def open_streams() -> None:
-    """Open stdin, stdout and stderr anew, as Python does: what they lead to is something else now."""
+    """Open stdin, stdout and stderr again, as Python does, because they lead elsewhere now."""
     for place, name in enumerate(("stdin", "stdout", "stderr")):
         old, mode = getattr(sys, name), "w" if place else "r"
         raw: Any = io.FileIO(place, mode, closefd=False)
@@ -377,7 +377,7 @@ def open_streams() -> None:
 
 
 def forget_what_was_looked_up(cwd: str) -> None:
-    """Let go of what packages have made of random numbers and of the surroundings when they were imported."""
+    """Reset what packages derived from random numbers and from their surroundings when they were imported."""
     modules: dict[str, Any] = sys.modules
     if "numpy" in modules:
         modules["numpy"].random.seed()  # `random` does so by itself
@@ -388,7 +388,7 @@ def forget_what_was_looked_up(cwd: str) -> None:
 
 
 def end(code: Any) -> NoReturn:
-    """End as Python does, but for taking its modules apart."""
+    """End as Python does, without tearing down its modules."""
     if code is not None and not isinstance(code, int):
         sys.stderr.write(f"{code}\n")
         code = 1

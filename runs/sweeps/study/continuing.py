@@ -1,4 +1,4 @@
-"""A sweep that is there already: whether the same is asked, and where its runs have their code from now."""
+"""Continue an existing sweep: check that the command asks for the same, and say where its runs have their code from."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ __all__ = ["join", "take_up"]
 
 
 def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
-    """Return the definition of a sweep that is there, and must ask for the same; and notes on what else differs.
+    """Take up an existing sweep, whose runs use the script and the options of this command from now on.
 
-    Its runs are those of the script that `wanted` names, where that lies now, and have its options.
+    Args:
+        home: The home of the sweep.
+        wanted: The sweep as the command asks for it: the same experiment, spec, settings and seed.
+
+    Returns:
+        The definition, replaced where the two differ, and notes on the differences.
 
     Raises:
         SweepError: If the sweep asks for something else, or its study is in another storage.
     """
-    found = home.definition()
+    existing = home.definition()
     for name in ("experiment", "spec", "settings", "seed"):
-        ours, theirs = getattr(found, name), getattr(wanted, name)
-        if (lasting(ours) != lasting(theirs)) if name == "spec" else (ours != theirs):
+        before, now = getattr(existing, name), getattr(wanted, name)
+        if (lasting(before) != lasting(now)) if name == "spec" else (before != now):
             raise SweepError(
-                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
-                f" it by: sweep.agent with sweep.id={wanted.id}"
+                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or continue"
+                f" it with: sweep.agent with sweep.id={wanted.id}"
             )
-    notes = _place_notes(found, wanted)
-    if found.options != wanted.options:
-        before, now = (" ".join(options) or "none" for options in (found.options, wanted.options))
-        notes.append(f"runs of sweep {found.id} had the options {before}; those that start now have {now}")
-    storage = _storage(home, found, wanted)
-    current = dataclasses.replace(wanted, storage=storage, created=found.created)
-    if current != found:
+    notes = _place_notes(existing, wanted)
+    if existing.options != wanted.options:
+        before, now = (" ".join(options) or "none" for options in (existing.options, wanted.options))
+        notes.append(f"runs of sweep {existing.id} had the options {before}; those that start now have {now}")
+    storage = _storage(home, existing, wanted)
+    current = dataclasses.replace(wanted, storage=storage, created=existing.created)
+    if current != existing:
         home.replace(current)
     return current, notes
 
 
 def _storage(home: Home, found: Definition, wanted: Definition) -> str:
-    """Return the storage of the study: another one than before, if that was a mistake, or the study was moved there.
+    """Return the storage of the study: a new one if the old one was a mistake, or if the study was copied there.
 
     Raises:
-        SweepError: If points were tried, and the study is not in the storage that is wanted.
+        SweepError: If points were tried, and the study is not in the wanted storage.
     """
     if wanted.storage in ("", found.storage) or not home.last_claims([0]) or has_study(wanted):
         return wanted.storage or found.storage
@@ -55,7 +60,7 @@ def _storage(home: Home, found: Definition, wanted: Definition) -> str:
 
 
 def join(found: Definition, experiment: str, base: Path) -> list[str]:
-    """Return what is to be said where an agent of a sweep is started in another folder than the sweep was.
+    """Return notes on an agent that is started in another folder than its sweep was.
 
     Args:
         found: The sweep.

@@ -1,4 +1,4 @@
-"""Samplers of our own: a point that is given, and quasi-random sequences that many agents take numbers from."""
+"""Samplers that Optuna lacks: a given point, and quasi-random sequences for many agents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _IndependentSampler(BaseSampler):
 
 
 class FixedSampler(_IndependentSampler):
-    """Suggests what it is given.
+    """Suggests given values.
 
     Args:
         values: By the names of the parameters.

@@ -92,7 +92,7 @@ def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
 
 
 def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
-    """Return the values of which one is suggested; None if a number is."""
+    """Return the values that a parameter is chosen from; None if it is a number from a range."""
     if isinstance(parameter.law, Constant | Integers):
         return None
     if spec.grid is not None:
@@ -101,7 +101,7 @@ def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
 
 
 def choices(values: Sequence[Any]) -> list[Any]:
-    """Return values as they are suggested: as they are, or as JSON, if Optuna does not hold them or tell them apart."""
+    """Return values as Optuna gets them: unchanged, or as JSON if Optuna cannot store them or tell them apart."""
     plain = all(value is None or (isinstance(value, bool | int | float | str) and value == value) for value in values)
     if plain and len(set(values)) == len(values):  # for which 1, 1.0 and True are the same, as for Optuna
         return list(values)
@@ -110,12 +110,12 @@ def choices(values: Sequence[Any]) -> list[Any]:
 
 
 def position_of(values: Sequence[Any], value: Any) -> int:
-    """Return the position of a value of a grid: of that very type, where there are 1 and True."""
+    """Return the position of a value of a grid, of the same type, because 1 equals True."""
     return next(place for place, other in enumerate(values) if other is value or json.dumps(other) == json.dumps(value))
 
 
 def in_order(spec: Spec) -> Iterator[Parameter]:
-    """Yield the parameters, each behind those that its condition names."""
+    """Yield the parameters, each after those that its condition names."""
     left = dict(spec.parameters)
     while left:
         ready = [name for name, parameter in left.items() if not left.keys() & parameter.when.keys()]

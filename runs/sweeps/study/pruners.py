@@ -15,7 +15,7 @@ __all__ = ["make_pruner"]
 
 
 def make_pruner(spec: Spec) -> BasePruner | None:
-    """Return the pruner that decides which runs end early, or None, if all go on to their end.
+    """Return the pruner that decides which runs end early; None if the spec ends none early.
 
     Raises:
         MissingExtraError: If Optuna is not installed.

@@ -1,8 +1,8 @@
-"""`Study`: a sweep's points and what came of them, in an Optuna study that many agents share.
+"""`Study`: the points of a sweep and their outcomes, in an Optuna study that many agents share.
 
-A point is tried once, whatever dies over it: Optuna's trial is made by the first agent that takes the point, stays
-RUNNING while agents come and go, and is told its values by the one that sees it through. Numbers of points are handed
-out by claims (`home.py`); Optuna's own numbers follow no order when agents are at it at once.
+A point is one trial of Optuna, however many agents die over it: the first agent that takes the point creates the trial,
+which stays RUNNING until an agent notes its values. Claims (`home.py`) hand out the numbers of points; Optuna's own
+numbers follow no order when several agents work at once.
 """
 
 from __future__ import annotations
