@@ -21,6 +21,7 @@ from observers.record.identity import is_alive, true_status
 from observers.record.journal import Journal
 from observers.record.media_files import read_media
 from observers.record.points.intact_points import read_metrics, read_points
+from observers.record.points.point_log import PointLog
 from observers.record.schema import LIVE
 from runs.transfer.syncing import reap
 from tests.integration.conftest import HEAD
@@ -451,6 +452,23 @@ def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code,
     counts = {name: row["count"] for name, row in load(folder, "summary.json").items()}
     assert {name: len(series) for name, series in read_metrics(folder).items()} == counts
     assert {"loss", "system/memory_percent"} <= counts.keys()
+
+
+def test_beat_moves_points_once(tmp_path, monkeypatch):
+    ex, drained = Experiment("drained", system_metrics_s=None), []
+    ex.observers.append(FileObserver(tmp_path))
+    drain = PointLog.drain
+
+    @ex.main
+    def main(_run):
+        _run.log_scalar("loss", 0.5, 1)
+        monkeypatch.setattr(PointLog, "drain", lambda self: drained.append(self) or drain(self))
+        _run._emit_heartbeat()
+        monkeypatch.undo()
+        assert (tmp_path / "1" / "metrics.bin").stat().st_size
+
+    ex.run(options={"--beat-interval": 1000})
+    assert len(drained) == 1
 
 
 def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monkeypatch):

@@ -488,6 +488,55 @@ def test_alias_error_speaks_of_the_name_that_was_typed(refuse, experiment):
     refuse("with", "lr=1", "optimizer.lr_decay=x", message=message)
 
 
+COMPUTED: list[str] = []
+
+
+def computed_ingredient():
+    part = Ingredient("part")
+
+    @part.config
+    def config():
+        rate = 0.1
+        noted = COMPUTED.append("part")
+
+    return part
+
+
+@pytest.mark.parametrize("name", ["default", "rate", "part.rate", "named", "file"])
+def test_config_is_computed_once_wherever_an_alias_is_set(name, recipe):
+    ex = Experiment("once", ingredients=[computed_ingredient()], interactive=True, record_to=None)
+    ex.alias(rate="part.rate")
+
+    @ex.config
+    def config(part):
+        rate = part["rate"]
+
+    @ex.named_config
+    def named():
+        rate = 0.5
+
+    ex.main(lambda _config: (_config.rate, _config.part.rate))
+    COMPUTED.clear()
+    given = {"named": ["named"], "file": [recipe("a.yaml", "rate: 0.5")]}.get(name, [])
+    run = ex.run(config_updates={name: 0.5} if "rate" in name else {}, named_configs=given)
+    assert run.result == ((0.1, 0.1) if name == "default" else (0.5, 0.5))
+    assert COMPUTED == ["part"]
+
+
+def test_config_is_computed_again_where_the_experiment_gives_an_alias_a_value_of_its_own():
+    ex = Experiment("twice", ingredients=[computed_ingredient()], interactive=True, record_to=None)
+    ex.alias(rate="part.rate")
+
+    @ex.config
+    def config():
+        rate = 0.7
+
+    ex.main(lambda _config: (_config.rate, _config.part.rate))
+    COMPUTED.clear()
+    assert ex.run().result == (0.7, 0.7)
+    assert COMPUTED == ["part"] * 2
+
+
 @pytest.mark.parametrize(
     ("alias", "message"),
     [
