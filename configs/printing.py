@@ -29,7 +29,7 @@ class OutputError(Exception):
 
     def tell(self) -> None:
         """Print the error to stderr; that a reader has seen enough, as in `print_config | head`, is none."""
-        with contextlib.suppress(OSError):  # it is full, too
+        with contextlib.suppress(OSError):  # it is full as well
             if self.code == 74 and sys.stderr is not None:
                 sys.stderr.write(f"error: {self}\n")
 

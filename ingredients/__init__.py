@@ -6,7 +6,7 @@ Each module holds one ingredient, called `ingredient`, with its config and its c
 one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
-random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.
+random streams are exported as well, for annotations and for your own loop. Each is loaded when it is first used.
 Every error is a `LabError`; `ingredients.errors` draws the tree.
 """
 

@@ -43,7 +43,13 @@ def make_parts(run: Any, *, pretrained: bool = False, tuned: bool = True) -> Par
     where = parts["device"].make_device(seed)
     source = parts["data"].make_data(seed, where)
     criterion = parts["loss"].make_loss(source, device=where)
-    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation, "pretrained": pretrained}
-    told["tuned"] = tuned
-    network = parts["model"].make_model(source.input_shape, criterion.num_outputs, seed, **told).to(where)
-    return Parts(where, source, criterion, network)
+    network = parts["model"].make_model(
+        source.input_shape,
+        criterion.num_outputs,
+        seed,
+        dtype=source.input_dtype,
+        preparation=source.preparation,
+        pretrained=pretrained,
+        tuned=tuned,
+    )
+    return Parts(where, source, criterion, network.to(where))

@@ -11,7 +11,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── LossError                   the loss does not fit the task or the targets; a ValueError
 ├── OptimizerError              the optimizer or its parameter groups cannot be built; a ValueError
 ├── SchedulerError              the learning-rate schedule cannot be built; a ValueError
-├── PrecisionError              mixed precision as asked for is not to be had; a ValueError
+├── PrecisionError              the requested mixed precision is not available; a ValueError
 ├── DeviceError                 the device does not exist here; a ValueError
 ├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
@@ -19,7 +19,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── ConcurrentRunError          two runs of one process would mix, or one trial of a sweep run twice; a RuntimeError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
-An error that takes the place of one of Sacred's is one of those, too, so that existing `except` clauses work:
+An error that replaces one of Sacred's is also one of those, so that existing `except` clauses work:
 
     ConfigError                 sacred.utils.ConfigError
     UnknownEntryError           sacred.utils.ConfigAddedError
@@ -92,7 +92,7 @@ class UnknownNamedConfigError(ConfigError, sacred.utils.NamedConfigNotFoundError
 
 
 class MissingConfigFileError(ConfigError, FileNotFoundError):
-    """A config file is not there; Sacred's `add_config` raises an OSError, too."""
+    """A config file does not exist; also an OSError, as Sacred's `add_config` raises."""
 
 
 class MissingEntryError(ConfigError, sacred.utils.MissingConfigError):
@@ -120,7 +120,7 @@ class SchedulerError(LabError, ValueError):
 
 
 class PrecisionError(LabError, ValueError):
-    """Mixed precision as asked for is not to be had."""
+    """The requested mixed precision is not available."""
 
 
 class DeviceError(LabError, ValueError):

@@ -56,7 +56,7 @@ def write_experiment(name: str, folder: Path) -> list[Path]:
 
 
 def _check_name(name: str) -> None:
-    """Refuse what cannot be imported, or pytest would collect."""
+    """Reject a name that cannot be imported, or that pytest would collect."""
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(
             f"{name}: got {name!r}, expected a name that Python can import: letters, digits and underscores, "
@@ -67,7 +67,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_module(name: str, folder: Path) -> None:
-    """Refuse the name of a module, whose place the script would take wherever that is imported."""
+    """Reject the name of a module, because the script would be imported instead of it."""
     found = importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(folder)])
     if found is not None:
         places = [found.origin] if found.has_location else [*(found.submodule_search_locations or ["Python itself"])]

@@ -131,9 +131,9 @@ def _end(tee: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _line_by_line() -> Iterator[None]:
-    """Write what is printed to `sys.stdout` line by line, where it is kept back until much has come.
+    """Write `sys.stdout` line by line in the block, even if it is buffered because it is no terminal.
 
-    That is so of a stream to which one in its place passes on, too.
+    The same holds for a stream that a replacement of `sys.stdout` passes on to.
     """
     passed_on = [each for each in getattr(sys.stdout, "__dict__", {}).values() if _descriptor(each) == 1]
     texts = [each for each in (sys.stdout, *passed_on) if isinstance(each, io.TextIOWrapper)]

@@ -76,7 +76,7 @@ class LabRun(Run):
         launch_options: Options of the command line as they were typed, passwords included; never recorded.
         recorders: The observers that a recorded run would have, also for commands that are not recorded.
         check_settings: Function that rejects settings which a run of the experiment's main function cannot have. It
-            takes the words behind `with`, and further settings by dotted name, and raises a LabError.
+            takes the words after `with`, and further settings by dotted name, and raises a LabError.
         ingredients: The ingredients of the experiment, by name.
         notices: See above.
     """
@@ -415,7 +415,7 @@ class LabRun(Run):
         watch(self)
         self._recorder.begin()
         if self.notices is not None and self.notices.world.rank == 0:
-            recording = recording_of(self.uid)  # one for MongoDB alone has a folder, too
+            recording = recording_of(self.uid)  # one for MongoDB alone has a folder as well
             self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
         self._print_to_record()
         if self._trial is not None:

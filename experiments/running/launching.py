@@ -81,7 +81,7 @@ class Launcher:
         aliases: Entries at the root that stand for entries of ingredients.
         always: Named configs of every run.
         replay: The command `replay`; None where the experiment has none.
-        shown_command: The command behind `print_config` or `save_config`; None for none.
+        shown_command: The command after `print_config` or `save_config`; None for none.
         world: The ranks of the launch, and which of them this process is.
 
     Raises:
@@ -306,7 +306,7 @@ def _redacted(value: Any) -> Any:
 
 
 def _quieten_torch() -> None:
-    """Let torch log warnings alone, as it does by itself once it is imported; Ctrl-C may come before that."""
+    """Let torch log warnings alone; its import does so as well, but Ctrl-C may come before that."""
     logger = logging.getLogger("torch")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)

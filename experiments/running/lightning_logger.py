@@ -1,4 +1,4 @@
-"""Lightning's trainings in runs of the lab: a Logger that writes into a run, and how a training ends and goes on.
+"""Lightning's trainings in runs of the lab: a Logger that writes into a run; ending and resuming a training.
 
 Imports lightning at its top; `experiments.lightning` imports this module when it is needed.
 """
@@ -24,7 +24,7 @@ from observers.file.sacred_form import plain
 
 __all__ = ["RunKeeper", "SacristanLogger", "ending_as_the_run"]
 
-# What of ours is in a checkpoint of Lightning's.
+# Key of the lab's entries in a checkpoint of Lightning's.
 _KEY = "sacristan"
 
 
@@ -33,8 +33,8 @@ class SacristanLogger(Logger):
 
     Metrics keep their names and steps. Hyperparameters are in the run's info under `hyperparameters`, and under
     `checkpoints` the best and the last one with the score. Those that lie outside of the run's folder are copied into
-    it as artifacts when Lightning has completed. Where nothing else is said, Lightning saves them to `checkpoints/` of
-    the run's folder: therefore name and version are empty.
+    it as artifacts when Lightning has completed. By default Lightning saves them to `checkpoints/` of the run's folder:
+    therefore name and version are empty.
 
     Args:
         run: The run, `_run` of a captured function.
@@ -130,7 +130,7 @@ class SacristanLogger(Logger):
 
 
 class RunKeeper(Callback):
-    """Keeps a run's record in step with Lightning's checkpoints, and ends a training that a signal asked the end of.
+    """Keeps a run's record in step with Lightning's checkpoints, and ends a training at a signal, once it is saved.
 
     Args:
         run: The run.
@@ -142,10 +142,13 @@ class RunKeeper(Callback):
         self.last = folder / "last.ckpt"
 
     def start(self, resume: str | None) -> str | None:
-        """Return the checkpoint to start from; None for the beginning, to which a resumed run is rewound.
+        """Return the checkpoint to start from; a resumed run without one is rewound to its beginning.
 
         Args:
-            resume: `checkpoint.resume`: None, auto or a file.
+            resume: The setting `checkpoint.resume`: None, auto or a file.
+
+        Returns:
+            Path of the checkpoint; None to start from the beginning.
         """
         if self.run.is_resumed and self.last.is_file():
             return str(self.last)
@@ -175,7 +178,7 @@ class RunKeeper(Callback):
         checkpoint[_KEY] = {"position": self.run.position(), "step": trainer.global_step}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        # A test loads one, too.
+        # A test loads one as well.
         if trainer.state.fn == "fit" and self.run.is_resumed and _KEY in checkpoint:
             self.run.rewind(checkpoint[_KEY]["position"], checkpoint[_KEY]["step"])
 
@@ -183,10 +186,13 @@ class RunKeeper(Callback):
         self.stop_if_asked(trainer)
 
     def stop_if_asked(self, trainer: Trainer) -> None:
-        """Save the state and end the run, if a signal that asks for it was held back.
+        """Save the state and end the run, if a signal was held back.
+
+        Args:
+            trainer: Lightning's trainer; it saves the state to the last checkpoint.
 
         Raises:
-            Terminated: In that case.
+            Terminated: If a signal was held back.
         """
         if self.run.stopping is not None:
             trainer.save_checkpoint(self.last)
@@ -195,11 +201,14 @@ class RunKeeper(Callback):
 
 @contextlib.contextmanager
 def ending_as_the_run(run: LabRun) -> Iterator[None]:
-    """Let a run that a signal ends be INTERRUPTED, where Lightning would leave the process by `sys.exit`.
+    """Let a run that a signal ends be INTERRUPTED, although Lightning ends the process by `sys.exit`.
+
+    Args:
+        run: The run.
 
     Raises:
-        KeyboardInterrupt: In the place of Lightning's SystemExit.
-        Terminated: The same, by another signal.
+        KeyboardInterrupt: Instead of Lightning's SystemExit.
+        Terminated: The same, after a signal other than Ctrl-C.
     """
     try:
         yield

@@ -221,9 +221,9 @@ class Recorder:
         out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred calls it when the run ends
 
     def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
-        """Return Sacred's closing of the output, which would read all that is left at once, behind a last reading.
+        """Return Sacred's function that closes the output, preceded by a last reading.
 
-        It waits for a heartbeat that is reading.
+        Sacred's own would read all that is left at once. It waits for a heartbeat that is reading.
         """
         finalize = out.finalize
 

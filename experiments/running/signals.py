@@ -49,8 +49,8 @@ class Signals:
 
     Attributes:
         stopping: Number of the signal that was held back; None before one came.
-        is_patient: Whether further signals are held back, too, as of a launcher that hands on what all processes of a
-            job were sent.
+        is_patient: Whether further signals are held back as well. A launcher passes on the signals that all processes
+            of a job received anyway.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Signals:
         # Ctrl-C is given back last, because Python's own handler raises at once.
         numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
         for number in sorted(numbers, key=lambda number: number != signal.SIGINT):
-            # nohup sets SIGHUP to be ignored, and means it; so does whoever has a handler of his own.
+            # Signals that are ignored, as SIGHUP under nohup, and those with a handler of the user's stay as they are.
             if _is_for_us(signal.getsignal(number)):
                 self._replaced[number] = signal.signal(number, self._receive)
         try:
@@ -122,7 +122,7 @@ class Signals:
                     raise _exception(self._waiting.pop(0))
                 return function(*args, **kwargs)
             finally:
-                # A signal may come here, too; see `_receive`.
+                # A signal may come here as well; see `_receive`.
                 self._is_open = False
 
         self._edge = edge.__code__
@@ -158,7 +158,7 @@ class Signals:
             frame = frame.f_back
         may_raise = self._is_open
         if frame is not None and frame.f_code is self._edge:
-            # What is raised here does not come to where this is said, or has passed it.
+            # An exception raised here misses the line that does this, or has passed it.
             self._is_open = False
         if not may_raise:
             self._waiting.append(number)
@@ -173,9 +173,9 @@ class Signals:
             raise _exception(number)
 
     def _pass_over_workers(self) -> None:
-        """Let it be no error that workers of a loader, which the signal may have gone to, too, have ended."""
+        """Ignore the end of a loader's workers, which may have received the signal as well."""
         if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is not _pass_over:
-            # A function of ours, because Python complains of a signal that has come already and whose handler is gone.
+            # Not SIG_IGN: Python reports an error for a signal that has come already and whose handler is gone.
             replaced = signal.signal(signal.SIGCHLD, _pass_over)
             self._replaced.setdefault(signal.SIGCHLD, signal.SIG_DFL if replaced is None else replaced)
 
@@ -199,7 +199,7 @@ def _pass_over(number: int, frame: Any) -> None:
 
 
 def _is_loader_worker() -> bool:
-    """Tell whether this process is a worker of torch's DataLoader, without loading torch."""
+    """Return whether this process is a worker of torch's DataLoader, without loading torch."""
     module = sys.modules.get("torch.utils.data._utils.worker")
     return getattr(module, "_worker_info", None) is not None
 
@@ -215,7 +215,7 @@ def _say(number: int, text: str) -> None:
 
 
 def _is_for_us(handler: Any) -> bool:
-    """Tell whether a handler is Python's own, or that of the run which this one runs in."""
+    """Return whether a handler is Python's default, or the one of the run that started this one."""
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(
         getattr(handler, "__self__", None), Signals
     )

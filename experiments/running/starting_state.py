@@ -1,4 +1,4 @@
-"""The state of another run that a run starts from, looked at before anything is recorded."""
+"""Checks of the state of another run that a run starts from, before anything is recorded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_start(path: Path, config: Mapping[str, Any]) -> None:
 
     Raises:
         CheckpointError: If it is missing, damaged or no state, or its weights do not fit the model.
-        ConfigError: If it has as many epochs behind it as are wanted, or was stopped early and patience is used up.
+        ConfigError: If no epoch is left to train, or the other training stopped early and patience is used up.
         DataError: If the config splits the data otherwise than it was trained with, and does not ask for that.
     """
     from ingredients.checkpoints.files import load_checkpoint, split_of
@@ -77,14 +77,14 @@ def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, A
         return
     keeps_best = get_by_dotted_path(config, "checkpoint.best")
     if keeps_best and CheckpointFolder(path.parent, 1).weights_of(monitor["epoch"]) is None:
-        return  # The best starts anew, and patience with it.
+        return  # the best model starts over, and patience with it
     check_waited(path, str(settings.get("monitor")), waited, patience)
 
 
 def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a model that the weights do not fit, where the config tells what the model is.
+    """Reject a model that the weights do not fit, if the config determines the model.
 
-    Experiments may build it by other means: then the weights do not fit the model of their own config, either.
+    Experiments may build it in another way: then the weights do not fit the model of their own config either.
     """
     from ingredients.checkpoints.files import check_weights, preparation_of
     from ingredients.checkpoints.training_state import differ
@@ -97,7 +97,7 @@ def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]
     try:
         check_weights(_model_of(saved, preparation), state, path, saved)
     except Exception:
-        return  # Whatever the reason, nothing can be told then; the training itself will.
+        return  # the model is not determined by the config; the training itself will see
     check_weights(_model_of(config, preparation), state, path, config)
 
 
@@ -127,7 +127,7 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
 
     Args:
         start: The file of the state, for the message.
-        epochs_done: Epochs that the state has behind it.
+        epochs_done: Epochs trained before the state was saved.
         epochs: Epochs to train in all.
 
     Raises:

@@ -286,7 +286,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
         else:
             hint = _hint(name, known, list(parameters))
             raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
-    _refuse_handing_over(required, given)
+    _reject_passing(required, given)
 
 
 def _hint(name: str, entries: list[str], parameters: list[str]) -> str:
@@ -319,11 +319,11 @@ def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
     """
     group, _, leaf = name.rpartition(".")
     entries, signature = get_by_dotted_path(config, group, {}), function.__wrapped__.signature
-    behind = signature.arguments[signature.arguments.index(leaf) + 1 :]
-    return all(other in entries or other in signature.kwargs or other.startswith("_") for other in behind)
+    following = signature.arguments[signature.arguments.index(leaf) + 1 :]
+    return all(other in entries or other in signature.kwargs or other.startswith("_") for other in following)
 
 
-def _refuse_handing_over(required: Mapping[str, list[Any]], given: set[str]) -> None:
+def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
     """Let signatures reject calls that pass an argument which is set in the config, for that function alone."""
     alone = {name: functions[0] for name, functions in required.items() if len(functions) == 1}
     for name, function in alone.items():

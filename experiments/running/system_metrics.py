@@ -57,7 +57,7 @@ def check_interval(interval_s: float | None) -> float | None:
 class Sampler:
     """Samples in a thread of its own: after a second, then at every multiple of the interval, and when it is stopped.
 
-    What cannot be read is said once and left out; the rest goes on. Made and started on the main thread, so that no
+    A source that cannot be read is logged once and left out. Made and started on the main thread, so that no
     process is forked while the thread imports a module.
 
     Args:
@@ -65,7 +65,7 @@ class Sampler:
         folder: Whose disk `system/disk_free_bytes` is about.
         interval_s: Time between samples.
         nvml: The module `pynvml`, or what stands in for it.
-        elapsed_s: Time that the run has behind it already.
+        elapsed_s: Seconds of the run's earlier sessions.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take the last sample, and end the thread; one that hangs is left behind after a second."""
+        """Take the last sample, and end the thread; one that hangs is abandoned after a second."""
         self._stopping.set()
         self._thread.join(_STOP_BOUND_S)
         if self._thread.is_alive():
@@ -147,7 +147,7 @@ class Sampler:
 
     @contextlib.contextmanager
     def _guard(self, name: str) -> Any:
-        """Keep a source's errors from the others; each source's first is said."""
+        """Keep the errors of a source from the others; the first of each source is logged."""
         try:
             yield
         except Exception as error:
@@ -235,7 +235,7 @@ def _network(psutil: ModuleType) -> dict[str, dict[str, int]]:
 
 
 def _gpu(nvml: Any, handle: Any, name: str) -> dict[str, float]:
-    """Return use and memory of one GPU; what it does not tell, such as the use of a partitioned one, is left out."""
+    """Return use and memory of one GPU, without values it does not report, such as the use of a partitioned one."""
     found: dict[str, float] = {}
     with contextlib.suppress(nvml.NVMLError_NotSupported):
         found[f"{name}_utilization_percent"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu

@@ -3,7 +3,7 @@
 A scope is a function whose local variables become the entries of an ingredient's config, as in Sacred. The lab adds:
 
 * An annotation declares the type of an entry (`path: str | None = None`); see `ingredients.config.entry_types`.
-* A comment above or behind an entry documents it, at every depth of a literal dict.
+* A comment above or after an entry documents it, at every depth of a literal dict.
 * Docstrings, and names that are imported inside the scope, are no entries.
 * Classes, functions and modules are entries; an update gives them by their dotted names.
 * An update of the wrong type is rejected at once, before entries that depend on it are computed. Named configs of the

@@ -115,7 +115,7 @@ def _imported(nodes: list[ast.AST]) -> frozenset[str]:
 
 
 def _documentation(nodes: list[ast.AST], source: str) -> dict[str, str]:
-    """Return the comment that belongs to each entry, by dotted name: the one behind it, or all lines right above it."""
+    """Return the comment of each entry, by dotted name: the one after it, or all lines right above it."""
     comments = _Comments(source)
     docs: dict[str, str] = {}
 
@@ -152,18 +152,18 @@ class _Comments:
     """The comments of a source that document something, by line."""
 
     def __init__(self, source: str) -> None:
-        self._behind: dict[int, str] = {}
+        self._trailing: dict[int, str] = {}
         self._whole_line: dict[int, str] = {}
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             text = token.string.lstrip("#").strip() if token.type == tokenize.COMMENT else ""
             if text and not _NOT_DOCUMENTATION.match(text):
                 is_alone = not token.line[: token.start[1]].strip()
-                (self._whole_line if is_alone else self._behind)[token.start[0]] = text
+                (self._whole_line if is_alone else self._trailing)[token.start[0]] = text
 
     def of(self, line: int, last_line: int) -> str:
-        """Return the comment of a statement: behind its last line, behind its first one, or right above it."""
-        behind = self._behind.get(last_line) or self._behind.get(line)
-        if behind:
-            return behind
+        """Return the comment of a statement: after its last line, after its first one, or right above it."""
+        trailing = self._trailing.get(last_line) or self._trailing.get(line)
+        if trailing:
+            return trailing
         above = itertools.takewhile(self._whole_line.__contains__, range(line - 1, 0, -1))
         return " ".join(reversed([self._whole_line[number] for number in above]))

@@ -202,7 +202,7 @@ def set_global_states(states: Mapping[str, Any]) -> None:
     """Put the global generators where they were when `global_states` was called.
 
     Those of GPUs are set as far as there are as many. The state of the current GPU goes to the one that is current now,
-    as where a training goes on at `cuda:0` that was at `cuda:1`.
+    as where a training continues on `cuda:0` that was on `cuda:1`.
     """
     import torch
 

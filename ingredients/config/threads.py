@@ -23,10 +23,10 @@ def let_threads_sleep() -> None:
 
 
 def threads_sleep() -> bool:
-    """Tell whether torch's threads sleep while they wait."""
+    """Return whether torch's threads sleep while they wait."""
     return os.environ.get(_POLICY, "").lower() == "passive" or os.environ.get("GOMP_SPINCOUNT") == "0"
 
 
 def is_asked_for_threads() -> bool:
-    """Tell whether the user asked for a number of threads in the environment."""
+    """Return whether the environment sets a number of threads."""
     return any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
