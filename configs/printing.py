@@ -36,9 +36,9 @@ class OutputError(Exception):
 
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
-    """Check that all that is printed within the block reaches standard output; meanwhile a closed stderr takes all.
+    """Check that everything printed in the block reaches standard output; a closed stderr is replaced meanwhile.
 
-    After the first failure nothing more is written, and the block ends with that failure, whatever caught it inside.
+    After the first failure nothing more is written, and the block ends with that failure, even if it was caught inside.
 
     Raises:
         OutputError: If standard output is full, closed, or fails otherwise, or its reader is gone.
@@ -48,12 +48,7 @@ def checked_output() -> Iterator[None]:
     if raw is None:  # somebody reads along in memory, as tests do
         yield
         return
-    options: dict[str, Any] = {}
-    if stdout is not None:
-        names = ("encoding", "errors", "line_buffering", "write_through")
-        options = {name: getattr(stdout, name) for name in names}
-    is_unbuffered = options.get("write_through", False)  # `python -u`
-    checked = io.TextIOWrapper(raw if is_unbuffered else io.BufferedWriter(raw), **options)
+    checked = _text_stream(raw, stdout)
     with contextlib.ExitStack() as opened:
         sys.stdout = checked
         if stderr is None:
@@ -68,6 +63,16 @@ def checked_output() -> Iterator[None]:
                 checked.close()
             if raw.failure is not None:
                 raise raw.failure
+
+
+def _text_stream(raw: _Raw, like: Any) -> io.TextIOWrapper:
+    """Return a text stream over a descriptor with the settings of another stream; None has Python's."""
+    options: dict[str, Any] = {}
+    if like is not None:
+        names = ("encoding", "errors", "line_buffering", "write_through")
+        options = {name: getattr(like, name) for name in names}
+    is_unbuffered = options.get("write_through", False)  # `python -u`
+    return io.TextIOWrapper(raw if is_unbuffered else io.BufferedWriter(raw), **options)
 
 
 class _Raw(io.FileIO):

@@ -40,19 +40,25 @@ def write_experiment(name: str, folder: Path) -> list[Path]:
             f"{name}: {', '.join(path.name for path in there)} exists already; choose another name, or remove it"
         )
     _check_module(name, folder)
+    try:
+        _write_all(texts)
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot write to {folder}: {error.strerror}; nothing was written") from error
+    return list(texts)
+
+
+def _write_all(texts: dict[Path, str]) -> None:
+    """Write files that do not exist; if one cannot be written, remove the others."""
     written: list[Path] = []
     try:
         for path, text in texts.items():
             with path.open("x", encoding="utf-8") as stream:
                 written.append(path)
                 stream.write(text)
-    except BaseException as error:
+    except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise ConfigError(f"{name}: cannot write to {folder}: {error.strerror}; nothing was written") from error
         raise
-    return written
 
 
 def _check_name(name: str) -> None:

@@ -152,7 +152,11 @@ def _check_assignments(words: Sequence[str]) -> None:
     for before, word in itertools.pairwise(words[:start]):
         if _is_assignment(word) and not before.startswith("-"):
             raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
-    names = [word.partition("=")[0].strip() for word in words[start + 1 :] if _is_assignment(word)]
+    _check_groups([word.partition("=")[0].strip() for word in words[start + 1 :] if _is_assignment(word)])
+
+
+def _check_groups(names: Sequence[str]) -> None:
+    """Reject names of which one is the group that another is in."""
     for name in names:
         for prefix in list(iter_prefixes(name))[:-1]:
             if prefix in names:

@@ -76,10 +76,7 @@ def format_config(
         colours: Escape sequences by kind; empty strings for none.
         origins: Origins of the entries that are not at their defaults, by dotted name.
     """
-    rows = []
-    for path, value in iterate_flattened_separately(config):
-        key = "  " * path.count(".") + path.rpartition(".")[2]
-        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"))
+    rows = [(path, _entry(path, value)) for path, value in iterate_flattened_separately(config)]
     width = min(44, max((len(text) for _, text in rows), default=0))
     end = "\033[0m" if colours["doc"] else ""
     lines = []
@@ -91,6 +88,11 @@ def format_config(
         padding = " " * max(2, width + 2 - len(text))
         lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
     return lines
+
+
+def _entry(path: str, value: Any) -> str:
+    key = "  " * path.count(".") + path.rpartition(".")[2]
+    return f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"
 
 
 def _kind_of_change(path: str, changes: Any) -> str:

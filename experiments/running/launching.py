@@ -267,14 +267,14 @@ class Launcher:
         """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
         if not run.unobserved:
             run.experiment_info |= self._main_file.provenance(self._experiment)
-        is_told = run.observers or file_option.get_flag() in run.launch_options
-        if self._record_to is not None and not self.world.rank and not is_told:
+        has_folder = bool(run.observers) or file_option.get_flag() in run.launch_options
+        if not has_folder and self._record_to is not None and not self.world.rank:
             run.observers.append(FileObserver(self._record_to))
-        for flag, value in run.launch_options.items():
-            try:
+        try:
+            for flag, value in run.launch_options.items():
                 _OBSERVING[flag].apply(value, run)
-            except (ValueError, RuntimeError) as error:
-                raise ConfigError(str(error)) from error
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(str(error)) from error
         # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
         run.observers = [each for place, each in enumerate(run.observers) if each not in run.observers[:place]]
         run.recorders = tuple(run.observers)

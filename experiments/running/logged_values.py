@@ -95,13 +95,7 @@ def as_step(step: Any) -> int | float | None:
     Raises:
         MetricError: If it is no number, not finite, beyond 64 bits, or more than one number.
     """
-    number = step
-    if hasattr(step, "numel"):
-        _check_single(step, step.numel())
-        number = step.item()
-    elif hasattr(step, "item") and hasattr(step, "dtype"):
-        _check_single(step, step.size)
-        number = step.item()
+    number = _item(step)
     if number is None:
         return None
     if isinstance(number, float):
@@ -117,6 +111,17 @@ def as_step(step: Any) -> int | float | None:
     if not -(2**63) <= number <= _LAST_STEP:
         raise MetricError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
     return number
+
+
+def _item(step: Any) -> Any:
+    """Return the element of a tensor or array with one element; any other object itself."""
+    if hasattr(step, "numel"):
+        _check_single(step, step.numel())
+        return step.item()
+    if hasattr(step, "item") and hasattr(step, "dtype"):
+        _check_single(step, step.size)
+        return step.item()
+    return step
 
 
 def check_countable(last: int | float) -> None:

@@ -111,11 +111,7 @@ class MetricsBuffer:
             MetricError: If it has no step, and none can be counted, or the run has too many metrics.
         """
         with self._lock:
-            first = self._logs[0].metrics.get(name)
-            if step is None and first is not None:
-                check_countable(first.last)
-            if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
-                step = int(step)
+            step = _countable(step, self._logs[0].metrics.get(name))
             for log in self._logs:
                 metric = self._add(log, name, step, value, now)
                 if metric is None:
@@ -258,3 +254,13 @@ class MetricsBuffer:
         self._quick = {}
         for log in self._logs:
             log.count_from(position)
+
+
+def _countable(step: int | float | None, known: Metric | None) -> int | float | None:
+    """Return the step of a metric: a whole float as an int, unless its steps are floats; check that None can count."""
+    if step is None:
+        if known is not None:
+            check_countable(known.last)
+        return None
+    is_whole = isinstance(step, float) and step.is_integer() and abs(step) < 2**63
+    return int(step) if is_whole and not (known and known.float_tag) else step

@@ -40,16 +40,8 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
         ConcurrentRunError: If another thread of this process runs one.
     """
     global _place
-    here = (os.getpid(), threading.get_ident())
     with _changing:
-        # A forked child is a process of its own, and a run in it belongs to that of its parent.
-        if _running and _place[0] == here[0] and _place != here:
-            wanted, running = (os.fsdecode(one.path) for one in (experiment, _running[-1][0]))
-            raise ConcurrentRunError(
-                f"{wanted}: another thread of this process runs {running}, and Sacred keeps the config of a run on the "
-                "functions themselves, so that the two would mix; start a process for each run"
-            )
-        before, _place = _place, here
+        before, _place = _place, _checked_place(experiment)
         is_nested = bool(_running)
         _running.append((experiment, _running[-1][0].current_run if is_nested else None))
     try:
@@ -59,6 +51,19 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
         with _changing:
             _running.pop()
             _place = before
+
+
+def _checked_place(experiment: sacred.Experiment) -> tuple[int, int]:
+    """Return this process and thread; reject a second thread of a process that runs an experiment."""
+    here = (os.getpid(), threading.get_ident())
+    # A forked child is a process of its own, and a run in it belongs to that of its parent.
+    if _running and _place[0] == here[0] and _place != here:
+        wanted, running = (os.fsdecode(each.path) for each in (experiment, _running[-1][0]))
+        raise ConcurrentRunError(
+            f"{wanted}: another thread of this process runs {running}, and Sacred keeps the config of a run on the "
+            "functions themselves, so that the two would mix; start a process for each run"
+        )
+    return here
 
 
 def check_nested(run: Run) -> None:
@@ -71,8 +76,8 @@ def check_nested(run: Run) -> None:
         ConcurrentRunError: If one of its observers is recording another run.
     """
     outer = [other for _, other in _running if other is not None and other.status == "RUNNING"]
-    at_work = {id(observer) for other in outer for observer in other.observers}
-    if not run.unobserved and any(id(observer) in at_work for observer in run.observers):
+    at_work = [id(observer) for other in outer for observer in other.observers]
+    if not run.unobserved and {*map(id, run.observers)} & {*at_work}:
         raise ConcurrentRunError(
             f"{run.experiment_info['name']}: this run has observers that record the run which starts it, and would end "
             "that one's record; start it from an Experiment with observers of its own, or as a process"

@@ -54,19 +54,16 @@ def origins(
         origin = found.get(target) or found.get(alias)
         found |= {} if origin is None else {alias: origin, target: origin}
     found.setdefault("seed", _DEFAULT if _is_declared(experiment, "seed") else _DRAWN)
-    return _grouped(
-        {
-            entry: origin
-            for entry, origin in found.items()
-            if origin != _DEFAULT and get_by_dotted_path(computed.values, entry, origins) is not origins
-        }
-    )
+    return _grouped(found, computed.values)
 
 
-def _grouped(by_entry: Mapping[str, str]) -> list[dict[str, Any]]:
+def _grouped(by_entry: Mapping[str, str], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries by origin, without those that are at their defaults, or not in the config."""
+    missing = object()
     groups: dict[str, list[str]] = {}
     for entry, origin in sorted(by_entry.items()):
-        groups.setdefault(origin, []).append(entry)
+        if origin != _DEFAULT and get_by_dotted_path(config, entry, missing) is not missing:
+            groups.setdefault(origin, []).append(entry)
     return [{"origin": origin, "entries": entries} for origin, entries in groups.items()]
 
 

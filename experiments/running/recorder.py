@@ -243,11 +243,14 @@ class Recorder:
         run = self._run
         with self.lock:
             for part in () if run._output_file is None else read_parts(run._output_file):
-                new = part if run.captured_out_filter is None or not part else run.captured_out_filter(part)
-                for observer in filter(_takes_parts, run.observers if new else ()):
-                    with reported(observer, "output_event"):
-                        observer.output_event(new)
-                self._output.append(new)
+                if part:
+                    self._add_output(part if run.captured_out_filter is None else run.captured_out_filter(part))
+
+    def _add_output(self, text: str) -> None:
+        for observer in filter(_takes_parts, self._run.observers if text else ()):
+            with reported(observer, "output_event"):
+                observer.output_event(text)
+        self._output.append(text)
 
     # ------------------------------------------------------------------ positions, rewinding
 

@@ -94,11 +94,17 @@ def conform(value: Any, kind: Any, entry: str = "") -> Any:
     convert = _CONVERTERS.get(get_origin(kind) or kind)
     if convert is not None:
         return convert(value, kind, entry)
-    if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
-        value = import_object(value, entry)
+    value = _imported(value, kind, entry)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
     raise TypeError
+
+
+def _imported(value: Any, kind: Any, entry: str) -> Any:
+    """Return the object of a dotted name where an object of torch is expected, such as a dtype; else the value."""
+    if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
+        return import_object(value, entry)
+    return value
 
 
 def _as_choice(value: Any, kind: Any, entry: str) -> Any:

@@ -317,6 +317,11 @@ class Ingredient(LabFunctions):
         twin.config_hooks = [hook.at(twin, path) for hook in self.config_hooks]
         twin.checks.extend(self.checks)
         twin.added_sources.extend(self.added_sources)
+        self._copy_functions(twin)
+        return twin
+
+    def _copy_functions(self, twin: Ingredient) -> None:
+        """Give a twin copies of the captured functions."""
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
@@ -332,7 +337,6 @@ class Ingredient(LabFunctions):
             for mine, its in (self.pre_run_hooks, twin.pre_run_hooks), (self.post_run_hooks, twin.post_run_hooks):
                 if captured in mine:
                     its.append(again)
-        return twin
 
     def __getattr__(self, name: str) -> Callable:
         for captured in self.__dict__.get("captured_functions", ()):

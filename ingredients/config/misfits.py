@@ -53,13 +53,17 @@ def _hint(entry: str, value: Any, kind: Any, default: Any) -> str:
     if isinstance(default, dict) and default:
         key, default = next(iter(default.items()))
         name = f"{entry}.{key}"
-    choices = [choice for part in parts_of(kind) for choice in get_args(part) if isinstance(choice, str)]
+    choices = _choices(kind)
     near = nearest(value, choices) if isinstance(value, str) else None
     example = "package.module:name" if _is_local(named(default)) else str(named(default))
     hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
         hint += "; in YAML write 'off' in quotes"
     return hint
+
+
+def _choices(kind: Any) -> list[str]:
+    return [choice for part in parts_of(kind) for choice in get_args(part) if isinstance(choice, str)]
 
 
 def _is_local(name: Any) -> bool:

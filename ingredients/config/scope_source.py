@@ -144,7 +144,7 @@ def _literal_items(value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
         for key, inner in zip(value.keys, value.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
                 yield key.value, inner
-    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict":
+    elif isinstance(value, ast.Call) and ast.unparse(value.func) == "dict":
         yield from ((keyword.arg, keyword.value) for keyword in value.keywords if keyword.arg is not None)
 
 

@@ -22,13 +22,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     for position, column in enumerate(columns):
-        is_numeric = bool(rows) and all(_is_number(row[position]) for row in rows)
+        is_numeric = _are_numbers([row[position] for row in rows])
         table.add_column(column, justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(f"{cell:,}" if type(cell) is int else str(cell)) for cell in row))
     is_terminal = getattr(sys.stdout, "isatty", bool)()
     options: dict[str, Any] = {} if is_terminal else {"width": 200, "no_color": True}
     Console(highlight=False, **options).print(table)
+
+
+def _are_numbers(cells: Sequence[Any]) -> bool:
+    return bool(cells) and all(map(_is_number, cells))
 
 
 def _is_number(cell: Any) -> bool:
