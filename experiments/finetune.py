@@ -1,4 +1,4 @@
-"""Learn from few examples: start from what a network has learnt on plenty of others.
+"""Learn from few examples: start from a network that was trained on many others.
 
 python -m experiments.finetune with configs/finetune.yaml printed                   learn printed digits
 python -m experiments.finetune with configs/finetune.yaml model.weights=run:1       then 200 handwritten ones
@@ -7,8 +7,8 @@ python -m runs compare --by model.weights --over seed --metric info.test.accurac
 python -m experiments.finetune evaluate with my_runs/2/config.json checkpoint.path=my_runs/2/checkpoints/best.pt
 
 The printed digits are drawn from fonts that come with matplotlib (extra `plot`), bent and slanted; none is handwritten.
-`model.strict=False` takes another number of classes, `model.freeze` and `optimizer.layer_decay` hold on to what was
-learnt.
+`model.strict=False` accepts another number of classes; `model.freeze` and `optimizer.layer_decay` keep the network
+close to the pretrained one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ex", "printed_digits"]
 
-# Of those that come with matplotlib, some that have digits of different shapes.
+# Fonts that come with matplotlib, with digits of different shapes.
 _FONTS = (
     *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Italic"),
     *("STIXGeneral", "STIXGeneralItalic", "cmr10", "cmss10", "cmti10", "cmtt10"),
 )
-# Each pixel is the share of a block of so many points, in height and width, that lie in the digit.
+# A pixel is the share of its points inside the digit; it has this many in height and in width.
 _BLOCK = 4
 
 ex = Experiment("finetune", ingredients=supervised.ingredients())
@@ -47,7 +47,7 @@ def usual() -> None:
 
 @ex.named_config
 def printed() -> None:
-    """Thousands of printed digits, to learn from first."""
+    """Thousands of printed digits, to train on first."""
     data = {"name": "experiments.finetune:printed_digits", "val_fraction": 0.1, "test_fraction": 0.1, "batch_size": 64}
     epochs = 10
 
@@ -64,12 +64,12 @@ ex.always("usual")
 
 
 def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of printed digits of several fonts, each rotated, slanted, stretched and bent by chance.
+    """Return images of printed digits of several fonts, each randomly rotated, slanted, stretched and bent.
 
     Args:
         num: Images.
         size: Height and width, pixels.
-        seed: Which digits, of which fonts, and how they are changed.
+        seed: Seed of the digits, their fonts and their changes.
 
     Returns:
         Images (num, 1, size, size) from 0 to 1, and digits (num,).
@@ -84,7 +84,7 @@ def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.nd
     digits = random.integers(10, size=num)
     for image, digit in zip(images, digits, strict=True):
         curves = _bent(outlines[random.integers(len(_FONTS))][digit], random)
-        # What lies in an even number of curves is a hole.
+        # A point in an even number of curves is in a hole.
         inside = sum(outline(curve).contains_points(points).astype(int) for curve in curves) % 2
         rows = inside.reshape(size * _BLOCK, -1)[::-1].reshape(size, _BLOCK, size, _BLOCK)
         image[0] = rows.mean((1, 3))
@@ -92,7 +92,7 @@ def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.nd
 
 
 def _outlines(font: str, text: str) -> list[np.ndarray]:
-    """Return the closed curves (points, 2) that a text consists of, in a font that comes with matplotlib."""
+    """Return the closed curves (points, 2) of a text in a font that comes with matplotlib."""
     import matplotlib
     import numpy as np
     from matplotlib.font_manager import FontProperties
@@ -104,7 +104,7 @@ def _outlines(font: str, text: str) -> list[np.ndarray]:
 
 
 def _bent(curves: Sequence[np.ndarray], random: np.random.Generator) -> list[np.ndarray]:
-    """Return curves changed by chance, so that together they fill a square from 0 to 1 in height or width."""
+    """Return randomly changed curves, scaled to fill a square from 0 to 1 in height or width."""
     import numpy as np
 
     angle, slant = random.uniform(-0.26, 0.26), random.uniform(-0.35, 0.35)
@@ -115,12 +115,12 @@ def _bent(curves: Sequence[np.ndarray], random: np.random.Generator) -> list[np.
     shares = np.array([extent[0] / extent[1] * random.uniform(0.8, 1.3), 1.0])
     shares /= shares.max()
     depth, phase = random.uniform(0, 0.12, 2), random.uniform(0, 2 * np.pi, 2)
-    found = []
+    bent = []
     for curve in changed:
         unit = (curve - low) / extent
         wave = depth * np.sin(5.0 * unit[:, ::-1] + phase)
-        found.append((unit + wave - 0.5) * shares + 0.5)
-    return found
+        bent.append((unit + wave - 0.5) * shares + 0.5)
+    return bent
 
 
 if __name__ == "__main__":

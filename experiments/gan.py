@@ -1,12 +1,12 @@
-"""Train a GAN on images: a generator, and a critic that tells what it makes from the data.
+"""Train a GAN on images: a generator, and a critic that tells its images from the data.
 
 python -m experiments.gan with configs/gan.yaml
 python -m experiments.gan with fast data.path=my_images.npz
 python -m experiments.gan sample with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 
-A Wasserstein GAN with gradient penalty: Gulrajani et al., https://arxiv.org/abs/1704.00028. Its loss in validations,
-and the result, is the Frechet distance between what the generator makes and the data, as normal distributions of
-pixels: 0 is alike.
+A Wasserstein GAN with gradient penalty: Gulrajani et al., https://arxiv.org/abs/1704.00028. Its validation loss, and
+the result, is the Frechet distance between generated images and the data, as normal distributions of pixels; 0 means
+that they agree.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def gan_config() -> None:
 
 
 @gan.check
-def check_gan(config: Map) -> None:
-    """Refuse sizes and rates that cannot be."""
+def _check_gan(config: Map) -> None:
+    """Reject sizes and rates out of range."""
     for name in ("noise", "critic_steps"):
         if config[name] < 1:
             raise ConfigError(f"gan.{name}: got {config[name]}, expected at least 1")
@@ -89,16 +89,21 @@ def fast() -> None:
 
 @gan.capture
 def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleDict:
-    """Return `generator`, from noise (B, noise) to images (B, *shape), and `critic`, from images to scores (B, 1)."""
+    """Return `generator`, from noise (B, noise) to images (B, *shape), and `critic`, from images to scores (B, 1).
+
+    Args:
+        shape: Shape of an image: channels, height, width.
+        seed: Seed of the initial weights, from the stream `init`.
+    """
     from torch import nn
 
     from ingredients.config.seed import global_stream
 
     def layers(*sizes: int) -> list[nn.Module]:
-        found: list[nn.Module] = []
+        modules: list[nn.Module] = []
         for pair in itertools.pairwise(sizes):
-            found += [nn.Linear(*pair), nn.LeakyReLU(0.2)]
-        return found[:-1]
+            modules += [nn.Linear(*pair), nn.LeakyReLU(0.2)]
+        return modules[:-1]
 
     size = math.prod(shape)
     with global_stream(seed, "init"):
@@ -131,7 +136,11 @@ def summary(_config: Map, _run: Any) -> None:
 
 @gan.capture
 def make_optimizers(networks: Any, _config: Map) -> dict[str, torch.optim.Optimizer]:
-    """Return an optimizer for each network, by its name."""
+    """Return an Adam optimizer for each network, by its name.
+
+    Args:
+        networks: `generator` and `critic`, from `make_networks`; their learning rates are those of the config.
+    """
     import torch
 
     rates = {"generator": _config.generator_lr, "critic": _config.critic_lr}
@@ -146,7 +155,7 @@ def make_task(_config: Map) -> Task:
     from experiments.training.trainer import Task, Trainer
 
     class Adversarial(Task):
-        """Batches are (images, labels); labels are not looked at."""
+        """Batches are (images, labels); labels are ignored."""
 
         def step(self, trainer: Trainer, group: Any) -> dict[str, Any]:
             networks: Any = trainer.model
@@ -177,16 +186,22 @@ def make_task(_config: Map) -> Task:
 
 @gan.capture
 def make_images(generator: nn.Module, count: int, where: torch.device, _config: Map) -> Tensor:
-    """Return images (count, *shape) that the generator makes of noise from torch's global stream."""
+    """Return generated images (count, *shape), from noise of torch's global stream.
+
+    Args:
+        generator: From noise to images.
+        count: Number of images.
+        where: The device of the generator.
+    """
     import torch
 
     return generator(torch.randn(count, _config.noise, device=where))
 
 
 class Frechet:
-    """The Frechet distance between images and as many that the generator makes, as `loss`.
+    """The Frechet distance between images and as many generated ones, as `loss`.
 
-    Source: Heusel et al., https://arxiv.org/abs/1706.08500, on pixels in place of features.
+    Source: Heusel et al., https://arxiv.org/abs/1706.08500, on pixels instead of features.
     """
 
     names = ("loss",)
@@ -196,7 +211,6 @@ class Frechet:
         self._fake: list[Tensor] = []
 
     def update(self, model: nn.Module, batch: Any, amp: Any) -> None:
-        """Add a batch of images."""
         real = batch[0]
         with amp.autocast():
             fake = make_images(model["generator"], len(real), real.device)  # type: ignore[index]  # a ModuleDict
@@ -204,13 +218,12 @@ class Frechet:
         self._fake.append(fake.flatten(1).double())
 
     def compute(self) -> dict[str, float]:
-        """Return the distance; nothing without images."""
         import torch
 
         if not self._real:
             return {}
         (mean, spread), (other, other_spread) = (
-            (found.mean(0), found.T.cov()) for found in (torch.cat(self._real), torch.cat(self._fake))
+            (images.mean(0), images.T.cov()) for images in (torch.cat(self._real), torch.cat(self._fake))
         )
         # The trace of the root of a product of covariances is the sum of the roots of its eigenvalues.
         roots = torch.linalg.eigvals(spread @ other_spread).real.clamp(min=0).sqrt().sum()
@@ -219,7 +232,11 @@ class Frechet:
 
 
 def make_callback(run: LabRun) -> Callback:
-    """Return the callback that logs a picture of what the generator makes, after each validation."""
+    """Return the callback that logs a picture of generated images after each validation, as `samples`.
+
+    Args:
+        run: The run. The noise is the same each time, so pictures show the progress of the same images.
+    """
     import torch
 
     from experiments.training.callbacks import Callback
@@ -238,7 +255,14 @@ def make_callback(run: LabRun) -> Callback:
 
 
 def picture(generator: nn.Module, where: torch.device, prepared: Preparation | None, side: int = 8) -> Image:
-    """Return side x side images that the generator makes, as one, from 0 to 1."""
+    """Return generated images as one picture.
+
+    Args:
+        generator: From noise to images.
+        where: The device of the generator.
+        prepared: The preparation of the data, whose normalisation is undone.
+        side: Images in a row, and in a column.
+    """
     import torch
 
     with torch.no_grad():
@@ -250,10 +274,13 @@ def picture(generator: nn.Module, where: torch.device, prepared: Preparation | N
 
 
 def check_images(shape: tuple[int, ...]) -> None:
-    """Refuse data that are no images.
+    """Check that inputs are images.
+
+    Args:
+        shape: Shape of an input.
 
     Raises:
-        DataError: If they are not.
+        DataError: If they are not of 1 or 3 channels, height and width.
     """
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(f"data: got inputs of shape {shape}, expected images (1 or 3, height, width)")
@@ -261,7 +288,7 @@ def check_images(shape: tuple[int, ...]) -> None:
 
 @ex.command
 def sample(_config: Map, _run: LabRun, seed: int) -> None:
-    """Record a picture of what the generator of a checkpoint (checkpoint.path=...) makes."""
+    """Record a picture of images from the generator of a checkpoint (checkpoint.path=...)."""
     from ingredients.config.seed import global_stream
 
     where = device.make_device(seed)

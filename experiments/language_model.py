@@ -1,12 +1,12 @@
-"""Train a small GPT on text, byte by byte, and let it write.
+"""Train a small GPT on text, byte by byte, and generate text.
 
 python -m experiments.language_model with configs/language_model.yaml
 python -m experiments.language_model with fast text.path=my_novel.txt
 python -m experiments.language_model generate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 python -m experiments.language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
 
-The text is the reference of the language that comes with Python, or files of yours. The result is bits per character of
-the test part: what an ideal compressor that knows the model would need. The perplexity is that of bytes.
+The text is the language reference that comes with Python, or your own files. The result is bits per character of the
+test part, as an ideal compressor with this model would need. The perplexity is that of bytes.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def fast() -> None:
 
 
 @ex.check
-def check_sample(config: Map) -> None:
-    """Refuse to write nothing, or at a temperature that cannot be."""
+def _check_sample(config: Map) -> None:
+    """Reject an empty prompt, and a length or temperature out of range."""
     if not config.sample.prompt:
         raise ConfigError("sample.prompt: got no text, expected at least one character to begin with")
     if config.sample.length < 0 or not 0 <= config.sample.temperature < math.inf:
@@ -120,16 +120,16 @@ def check_sample(config: Map) -> None:
 def make_text(
     seed: int, where: torch.device, _config: Map, _run: LabRun, start: Split | None = None
 ) -> tuple[Data, float]:
-    """Return the text as batches of sequences, and how many characters a byte of it makes.
+    """Return the text as batches of sequences, and its characters per byte.
 
     Args:
         seed: Seed of the experiment.
-        where: Where batches are wanted.
+        where: The device of the batches.
         start: The split of the state that the training starts from, see `checkpoint.load_split`.
 
     Raises:
-        DataError: If the text is missing or too short, or not that of the run that is reproduced; or if it is another
-            one than that of `start`, or split otherwise, and the config does not ask for a new split.
+        DataError: If the text is missing or too short, or differs from that of the run to reproduce; or if text or
+            split differ from those of `start`, and the config does not ask for a new split.
     """
     from ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
 
@@ -152,7 +152,15 @@ def make_text(
 
 @gpt.capture
 def make_gpt(context: int, seed: int, _config: Map) -> GPT:
-    """Return the model for sequences up to `context`, initialised from the stream `init` of `seed`."""
+    """Return the configured model.
+
+    Args:
+        context: Length of the longest sequence, in bytes.
+        seed: Seed of the initial weights, from the stream `init`.
+
+    Raises:
+        ModelError: If a size is out of range, or the heads do not divide the width.
+    """
     from ingredients.config.seed import global_stream
 
     with global_stream(seed, "init"):
@@ -172,8 +180,8 @@ def summary(_run: Any) -> None:
 
 
 @gpt.check
-def check_gpt(config: Map) -> None:
-    """Refuse sizes that cannot be, by building the model without memory for its weights."""
+def _check_gpt(config: Map) -> None:
+    """Reject invalid sizes, by building the model without memory for its weights."""
     import torch
 
     with torch.device("meta"):
@@ -189,10 +197,12 @@ def _build_gpt(config: Map, context: int) -> GPT:
 
 
 def make_task(characters: float) -> Task:
-    """Return the task of telling the next byte; it measures bits per character, and the perplexity per byte.
+    """Return the task of predicting the next byte.
+
+    It minimises the cross-entropy, and measures bits per character, and the perplexity per byte.
 
     Args:
-        characters: Characters that a byte makes.
+        characters: Characters per byte of the text, from `make_text`; below 1 where characters take several bytes.
     """
     from torch.nn.functional import cross_entropy
 
@@ -203,12 +213,12 @@ def make_task(characters: float) -> Task:
         """The means of loss and bits, and the perplexity of all bytes together."""
 
         def compute(self) -> dict[str, float]:
-            found = super().compute()
-            # Beyond that it is no float any more.
-            return {**found, "perplexity": math.exp(min(found["loss"], 700.0))} if found else found
+            means = super().compute()
+            # exp of more than 700 overflows.
+            return {**means, "perplexity": math.exp(min(means["loss"], 700.0))} if means else means
 
     class NextByte(Task):
-        """The cross-entropy of each byte that follows, in nats; batches are (tokens, those that follow), (B, T)."""
+        """The cross-entropy of each next byte, in nats; batches are (tokens, next tokens), both (B, T)."""
 
         def loss(self, model: nn.Module, batch: Any) -> Tensor:
             tokens, following = batch
@@ -225,7 +235,12 @@ def make_task(characters: float) -> Task:
 
 
 def write(network: GPT, sample: Map) -> str:
-    """Return the prompt and what the model writes behind it."""
+    """Return the prompt with a continuation by the model.
+
+    Args:
+        network: The model; it is put in evaluation mode.
+        sample: The settings `sample`: `prompt`, `length`, `temperature`, `seed`.
+    """
     import torch
 
     from ingredients.config.seed import torch_stream
@@ -235,19 +250,19 @@ def write(network: GPT, sample: Map) -> str:
     where = next(network.parameters()).device
     prompt = torch.tensor(list(sample.prompt.encode()), device=where)
     generator = torch_stream(sample.seed, "sample")
-    found = continue_tokens(network, prompt, sample.length, sample.temperature, generator)
-    return bytes(found.tolist()).decode(errors="replace")
+    tokens = continue_tokens(network, prompt, sample.length, sample.temperature, generator)
+    return bytes(tokens.tolist()).decode(errors="replace")
 
 
 @ex.command
 def generate(_config: Map, _run: LabRun, seed: int, sample: Map) -> None:
-    """Let a checkpoint (checkpoint.path=...) continue sample.prompt; the text is printed and recorded."""
+    """Continue sample.prompt by a checkpoint (checkpoint.path=...); print and record the text."""
     where = device.make_device(seed)
     network = make_gpt(_config.text.context, seed).to(where)
     checkpoint.load_model(network, _config)
-    found = write(network, sample)
-    print(found)
-    _run.log_media("sample", Text(found))
+    written = write(network, sample)
+    print(written)
+    _run.log_media("sample", Text(written))
 
 
 @ex.automain

@@ -1,15 +1,15 @@
-"""Run a LightningModule and a LightningDataModule of yours, unchanged, with our command line, config and records.
+"""Run your LightningModule and LightningDataModule, unchanged, as recorded runs with our command line and config.
 
 python -m experiments.lightning with module.name=my_code:Net datamodule.name=my_code:Digits trainer.max_epochs=3
 python -m experiments.lightning with lit.yaml module.options.lr=1e-3 trainer.accumulate_grad_batches=2
 python -m experiments.lightning print_config with lit.yaml
 
-`module`, `datamodule` and `callbacks` are given as everywhere in the lab, by `name` and `options`; `trainer` has the
-arguments of `lightning.Trainer`. The module's metrics and hyperparameters go into the run's record through a
-`SacristanLogger`, and so does what it logs by `self.logger.experiment`, which is the run. Checkpoints lie in
-`checkpoints/` of the run's folder. `python -m runs resume ID`, and `checkpoint.resume=auto`, resume from `last.ckpt`.
+`module`, `datamodule` and `callbacks` have `name` and `options`, as everywhere in the lab; `trainer` has the arguments
+of `lightning.Trainer`. A `SacristanLogger` records the module's metrics and hyperparameters; `self.logger.experiment`
+is the run. Checkpoints are in `checkpoints/` of the run's folder. `python -m runs resume ID`, and
+`checkpoint.resume=auto`, resume from `last.ckpt`.
 
-In a script of your own: `Trainer(logger=SacristanLogger(_run))`, and the fit within `ending_as_the_run(_run)`; both are
+In your own script: `Trainer(logger=SacristanLogger(_run))`, and the fit inside `ending_as_the_run(_run)`; import both
 from here. Needs the extra `lightning`.
 """
 
@@ -80,8 +80,8 @@ def config() -> None:
 
 
 @ex.check
-def check_config(config: Map) -> None:
-    """Refuse classes that are none of Lightning's, and arguments that they or the trainer do not take."""
+def _check_config(config: Map) -> None:
+    """Reject classes of other kinds than Lightning's, and arguments that they or the trainer do not take."""
     lightning = _lightning()
     if config.module.name is None:
         raise ConfigError("module.name: got None; write module.name=package.module:Class with a LightningModule")
@@ -99,30 +99,29 @@ def check_config(config: Map) -> None:
             )
         target = _subclass(callback["name"], lightning.Callback, entry)
         check_options(target, callback.get("options", {}), f"{entry}.options")
-    given = {"logger": None, "callbacks": None}
-    check_options(lightning.Trainer, config.trainer, "trainer", given)
-    kept = lightning.pytorch.callbacks.ModelCheckpoint
-    check_options(kept, config.checkpoint.options, "checkpoint.options", {"dirpath": None})
+    check_options(lightning.Trainer, config.trainer, "trainer", {"logger": None, "callbacks": None})
+    saver = lightning.pytorch.callbacks.ModelCheckpoint
+    check_options(saver, config.checkpoint.options, "checkpoint.options", {"dirpath": None})
 
 
 def _lightning() -> Any:
-    """Import lightning; what it says goes to the handlers of the run, like all else, and not to its own as well."""
-    found = require("lightning", "lightning", "experiments.lightning")
+    """Import lightning, and send its log to the handlers of the run only, not to its own."""
+    lightning = require("lightning", "lightning", "experiments.lightning")
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    return found
+    return lightning
 
 
 def _subclass(name: Any, parent: type, entry: str) -> type:
-    """Return the class of a dotted name, which must be a subclass of `parent`."""
+    """Return the class of a dotted name; reject it if it is no subclass of `parent`."""
     if not isinstance(name, str) or not is_dotted_path(name):
         raise ConfigError(f"{entry}.name: got {name!r}, expected package.module:Class")
-    found = import_object(name, f"{entry}.name")
-    if not (isinstance(found, type) and issubclass(found, parent)):
+    cls = import_object(name, f"{entry}.name")
+    if not (isinstance(cls, type) and issubclass(cls, parent)):
         raise ConfigError(f"{entry}.name: got {name!r}, which is no {parent.__name__}; name a class that is one")
-    return found
+    return cls
 
 
 def _built(part: Mapping[str, Any], entry: str) -> Any:
@@ -130,7 +129,7 @@ def _built(part: Mapping[str, Any], entry: str) -> Any:
 
 
 def _make_trainer(config: Map, folder: Path, callbacks: list, logger: SacristanLogger) -> Any:
-    """Return the trainer; its checkpoints and whatever else it writes go into the run's folder."""
+    """Return the trainer; it writes its checkpoints and other files into the run's folder."""
     lightning = _lightning()
     options = {"default_root_dir": str(folder), **to_plain(config.trainer)}
     if options.get("enable_checkpointing") is not False:
@@ -145,19 +144,15 @@ def _make_trainer(config: Map, folder: Path, callbacks: list, logger: SacristanL
 
 @contextlib.contextmanager
 def _monitored() -> Iterator[None]:
-    """Let Lightning's complaint about a metric that is not logged be an error of the config.
-
-    Raises:
-        ConfigError: In its place.
-    """
+    """Turn Lightning's error about a metric that is not logged into a ConfigError."""
     try:
         yield
     except _lightning().pytorch.utilities.exceptions.MisconfigurationException as error:
-        found = re.search(r"monitor='(.*)'\)` could not find the monitored key .*: \[(.*)\]", str(error))
-        if found is None:
+        match = re.search(r"monitor='(.*)'\)` could not find the monitored key .*: \[(.*)\]", str(error))
+        if match is None:
             raise
         raise ConfigError(
-            f"checkpoint.options.monitor: got {found[1]!r}, which the module does not log; there are: {found[2]}"
+            f"checkpoint.options.monitor: got {match[1]!r}, which the module does not log; there are: {match[2]}"
         ) from error
 
 

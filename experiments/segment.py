@@ -1,4 +1,4 @@
-"""Segment images: tell for each pixel what it shows, with a small U-Net.
+"""Segment images: classify every pixel, with a small U-Net.
 
 python -m experiments.segment with configs/segment.yaml
 python -m experiments.segment with fast
@@ -45,13 +45,13 @@ ex.always("usual")
 
 
 def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of scikit-learn's digits at random places, and what each pixel shows.
+    """Return images of scikit-learn's digits at random places, and the class of each pixel.
 
     Args:
         num: Images.
         size: Height and width, pixels.
-        digits: Digits on an image; a later one hides what is below its strokes.
-        seed: Which digits, and where.
+        digits: Digits on an image; a later one covers those below its strokes.
+        seed: Seed of the digits and their places.
 
     Returns:
         Images (num, 1, size, size) from 0 to 1, and classes (num, size, size): 0 is the background, 1 the digit 0, ...
@@ -65,17 +65,22 @@ def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int
     images = np.zeros((num, 1, size, size), np.float32)
     classes = np.zeros((num, size, size), np.int64)
     for image, shown in zip(images[:, 0], classes, strict=True):
-        for which in random.integers(len(labels), size=digits):
+        for number in random.integers(len(labels), size=digits):
             top, left = random.integers(size - 16 + 1, size=2)
-            digit = digit_images[which].repeat(2, 0).repeat(2, 1) / 16
+            digit = digit_images[number].repeat(2, 0).repeat(2, 1) / 16
             is_stroke = digit > 0.25
             image[top : top + 16, left : left + 16][is_stroke] = digit[is_stroke]
-            shown[top : top + 16, left : left + 16][is_stroke] = 1 + labels[which]
+            shown[top : top + 16, left : left + 16][is_stroke] = 1 + labels[number]
     return images, classes
 
 
 def unet(input_shape: Sequence[int], num_outputs: int, width: int = 16) -> nn.Module:
     """Return a U-Net of two levels: images (B, C, H, W), H and W multiples of 4, to scores (B, num_outputs, H, W).
+
+    Args:
+        input_shape: (C, H, W).
+        num_outputs: Classes of a pixel.
+        width: Channels of the first level; the next ones have twice and four times as many.
 
     Source: Ronneberger et al., https://arxiv.org/abs/1505.04597
     """

@@ -1,4 +1,4 @@
-"""Learn from a table: a csv with numbers, categories and gaps, to predictions for new rows.
+"""Learn from a table, a csv with numbers, categories and gaps, and predict new rows.
 
 python -m experiments.tabular with configs/tabular.yaml
 python -m experiments.tabular with data.path=mine.csv data.target=price
@@ -7,7 +7,7 @@ python -m experiments.tabular predict with my_runs/1/config.json checkpoint.path
     data.path=new.csv
 
 Columns of text are categories, and get embeddings. The target, by default the last column, is a class if it is text or
-whole, else a number. A new csv may have its columns in any order, gaps, and values of categories that are unknown.
+whole numbers, else a number. A new csv may have its columns in any order, gaps, and unknown categories.
 """
 
 from __future__ import annotations
@@ -48,7 +48,13 @@ ex.always("usual")
 
 
 def embedding_size(num_values: int) -> int:
-    """Return how many numbers a category of so many values becomes.
+    """Return the size of the embedding of a category.
+
+    Args:
+        num_values: Values of the category in the training part.
+
+    Returns:
+        Numbers that one value becomes: 1.6 times the 0.56th power of the values, 50 at most.
 
     Source: Howard and Gugger, fastai, https://docs.fast.ai/tabular.model.html
     """
@@ -64,12 +70,12 @@ def network(
 ) -> nn.Module:
     """Return an MLP on the numbers of a table and the embeddings of its categories: (B, inputs) -> (B, num_outputs).
 
-    Embeddings begin at zero, and stay there for values that the training part does not have, as for unknown ones.
+    Embeddings begin at zero; those of unknown values, which the training part lacks, stay there.
 
     Args:
         input_shape: (inputs,).
-        num_outputs: Scores or values to return.
-        preparation: Says which inputs are codes of categories, and of how many values.
+        num_outputs: Number of scores or values.
+        preparation: Says which inputs are codes of categories, and how many values each has.
         hidden: Widths of the hidden layers.
         dropout: Probability of zeroing a hidden unit.
 
@@ -96,8 +102,8 @@ def network(
             self.body = MLP((width,), num_outputs, hidden, dropout=dropout)
 
         def forward(self, rows: Tensor) -> Tensor:
-            found = [table(rows[:, place].long()) for place, table in zip(counts, self.embeddings, strict=True)]
-            return self.body(torch.cat([rows[:, numbers], *found], 1))
+            embedded = [table(rows[:, place].long()) for place, table in zip(counts, self.embeddings, strict=True)]
+            return self.body(torch.cat([rows[:, numbers], *embedded], 1))
 
     return TableNetwork()
 

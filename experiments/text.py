@@ -1,4 +1,4 @@
-"""Classify texts of different lengths, in batches that are filled up and masked.
+"""Classify texts of different lengths, in padded and masked batches.
 
 python -m experiments.text with configs/text.yaml
 python -m experiments.text with data.path=mine.csv data.columns=review data.target=stars data.task=classification
@@ -6,7 +6,7 @@ python -m experiments.text with fast data.path=my_texts             a folder wit
 python -m experiments.text predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
     data.path=new.txt                                               a text on each line
 
-By default the texts are docstrings of Python's standard library, and the classes the packages that they come from.
+By default the texts are docstrings of Python's standard library, and their classes the packages they come from.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def network(
 ) -> nn.Module:
     """Return a transformer encoder of texts, codes of words (B, L) int64, to scores (B, num_outputs).
 
-    What texts are filled up with, codes of 0, is masked: it changes nothing.
+    Padding, codes of 0, is masked and changes nothing.
 
     Args:
-        num_outputs: Scores to return.
-        preparation: Says how many words there are, and how long texts may be.
+        num_outputs: Number of scores.
+        preparation: Has the vocabulary, and the maximum length of texts.
         width: Width of a word.
         depth: Encoder layers; 0 takes the mean of the words.
         heads: Attention heads; must divide the width.
@@ -81,18 +81,18 @@ def network(
             super().__init__()
             self.words = nn.Embedding(num_codes, width, padding_idx=PADDING)
             self.places = nn.Embedding(max_length, width)
-            how: dict[str, Any] = {"dropout": dropout, "activation": "gelu", "batch_first": True, "norm_first": True}
-            layers = [nn.TransformerEncoderLayer(width, heads, 2 * width, **how) for _ in range(depth)]
+            options: dict[str, Any] = {"activation": "gelu", "batch_first": True, "norm_first": True}
+            layers = [nn.TransformerEncoderLayer(width, heads, 2 * width, dropout, **options) for _ in range(depth)]
             self.layers = nn.ModuleList(layers)
             self.head = nn.Sequential(nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, num_outputs))
 
         def forward(self, words: Tensor) -> Tensor:
-            is_filler = words == PADDING
-            found = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
+            is_padding = words == PADDING
+            features = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
             for layer in self.layers:
-                found = layer(found, src_key_padding_mask=is_filler)
-            total = found.masked_fill(is_filler[..., None], 0).sum(1)
-            return self.head(total / (~is_filler).sum(1, keepdim=True).clamp(min=1))
+                features = layer(features, src_key_padding_mask=is_padding)
+            total = features.masked_fill(is_padding[..., None], 0).sum(1)
+            return self.head(total / (~is_padding).sum(1, keepdim=True).clamp(min=1))
 
     return TextNetwork()
 

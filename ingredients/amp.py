@@ -22,11 +22,11 @@ ingredient = Ingredient("amp")
 def config() -> None:
     # precision of the forward pass: off (float32), float16, bfloat16, auto (the best for the device)
     dtype: Literal["off", "float16", "bfloat16", "auto"] = "off"
-    # first scale of the loss, with float16
+    # initial scale of the loss, with float16
     init_scale = 65536.0
-    # factor on the scale after growth_interval steps without overflow
+    # factor that raises the scale after growth_interval steps without overflow
     growth_factor = 2.0
-    # factor on the scale after an overflow
+    # factor that lowers the scale after an overflow
     backoff_factor = 0.5
     # steps without overflow before the scale grows
     growth_interval = 2000
@@ -34,7 +34,7 @@ def config() -> None:
     clip_norm: float | None = None
     # maximum absolute value of a gradient; None for no limit
     clip_value: float | None = None
-    # micro-batches of data.batch_size that make up one optimizer step
+    # micro-batches of data.batch_size in one optimizer step
     accumulate = 1
 
 
@@ -43,7 +43,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
     """Return the configured mixed precision, clipping and accumulation for `device`.
 
     Args:
-        device: Where the model is.
+        device: The device of the model.
 
     Raises:
         PrecisionError: If a value is out of range.

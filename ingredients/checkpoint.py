@@ -1,4 +1,4 @@
-"""Ingredient `checkpoint`: what of the training is kept on disk, and what is loaded from there."""
+"""Ingredient `checkpoint`: which states of a training are saved, and which is loaded."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def config() -> None:
     best = True
     # keep the newest state of the whole training as checkpoints/last.pt
     last = True
-    # epochs between savings of the newest state
+    # epochs between saves of the newest state
     interval = 1
-    # optimizer steps between savings of the newest state within an epoch; None for none
+    # optimizer steps between saves of the newest state inside an epoch; None saves at its end only
     interval_steps: int | None = None
     # number of newest states to keep, at least 2 in case one is damaged; older ones are checkpoints/step-N.pt
     keep = 2
     # what to resume: auto (the unfinished run with the same config, if there is one), or another run's checkpoint
     resume: str | None = None
-    # checkpoint that the commands evaluate, predict and export load: PATH.pt, run:ID (its best weights) or run:ID@last
+    # checkpoint for the commands evaluate, predict and export: PATH.pt, run:ID (its best weights) or run:ID@last
     path: str | None = None
     # type of weights and computation in evaluate and predict: float16 and bfloat16 take half the memory
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Reject a damaged checkpoint; commands that load none may have one that is not there."""
+def _check_config(config: Map) -> None:
+    """Reject a damaged checkpoint; a missing one is an error only in commands that load it."""
     if config.path is not None and Path(config.path).expanduser().is_file():
         from ingredients.checkpoints.files import load_checkpoint
 
@@ -60,14 +60,14 @@ def check_config(config: Map) -> None:
 
 @ingredient.capture
 def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingRecord | None = None) -> Checkpointer:
-    """Return what saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
+    """Return the object that saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
 
     A second training of the same run has `checkpoints-2`, and so on.
 
     Args:
         folder: The run's folder.
-        config: The run's config, which is kept in each checkpoint.
-        run: The run, a `LabRun`. Without it nothing is resumed, and signals end the run where it is.
+        config: The run's config, kept in each checkpoint.
+        run: The run, a `LabRun`. Without it nothing is resumed, and signals end the run at once.
 
     Raises:
         CheckpointError: If a number is out of range.
@@ -101,10 +101,11 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
 def load_split(run: TrainingRecord, _config: Map) -> Split | None:
     """Return the split of the data of the state that the run starts from, for `data.make_data`.
 
-    None if the run starts from none (`checkpoint.resume` names no state), or it does not say how its data were split.
-
     Args:
-        run: The run, a `LabRun`. One that is resumed may have states of its own, which tell, too.
+        run: The run, a `LabRun`. If it is resumed, its own states count first.
+
+    Returns:
+        The split; None if `checkpoint.resume` names no state, or the state has no split.
 
     Raises:
         CheckpointError: If the state is missing or damaged.
@@ -122,9 +123,10 @@ def load_split(run: TrainingRecord, _config: Map) -> Split | None:
 
 @ingredient.capture
 def load_preparation(path: str | None, _run: TrainingRecord | None = None) -> Preparation | None:
-    """Return what the data of the configured checkpoint were prepared by, for `data.make_test_data`.
+    """Return the preparation of the data of the configured checkpoint, for `data.make_test_data`.
 
-    None, and a warning, for a checkpoint that was saved before this was kept.
+    Returns:
+        The preparation; None, with a warning, for a checkpoint of an earlier version that lacks it.
 
     Raises:
         CheckpointError: If it is missing or damaged.
@@ -135,8 +137,8 @@ def load_preparation(path: str | None, _run: TrainingRecord | None = None) -> Pr
     preparation = preparation_of(load_checkpoint(where, check=False), where)
     if preparation is None:
         _log.warning(
-            "%s was saved by an earlier version, which did not keep what its data were prepared by: means, deviations, "
-            "classes and the test part are made anew of the data that are given here",
+            "%s was saved by an earlier version, which did not keep the preparation of its data: means, deviations, "
+            "classes and the test part are computed again from the data given here",
             path,
         )
     return preparation
@@ -151,18 +153,18 @@ def load_model(
     dtype: str = "float32",
     _run: TrainingRecord | None = None,
 ) -> dict[str, Any]:
-    """Load the weights of the configured checkpoint into `model`, and into `loss` what was trained of that.
+    """Load the weights of the configured checkpoint into a model, and those of its loss into the loss.
 
-    They are cast to `checkpoint.dtype`; the model takes and returns float32 all the same. Warns if the checkpoint does
-    not hold what its data were prepared by, and was trained on other data, or another split of them.
+    Weights are cast to `checkpoint.dtype`; the model still takes and returns float32. Warns if the checkpoint lacks the
+    preparation of its data, and was trained on other data, or another split of them.
 
     Args:
-        model: Built as it was when the checkpoint was saved.
-        config: The run's whole config, to say what differs from the checkpoint's if it does not fit.
-        loss: The loss, where its value is wanted and it has parameters of its own.
+        model: Built as when the checkpoint was saved.
+        config: The run's whole config, to name the settings that differ if the weights do not fit.
+        loss: The loss, where its value is needed and it has parameters of its own.
 
     Returns:
-        Where the weights come from: `checkpoint` (the file), `run` (its uid), `epoch` and `step`.
+        The origin of the weights: `checkpoint` (the file), `run` (its uid), `epoch` and `step`.
 
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
@@ -186,11 +188,11 @@ def load_model(
 
 
 def _cast(model: nn.Module, dtype: str, run: Any) -> None:
-    """Cast the weights of a model, and say how much memory that saves."""
+    """Cast the weights of a model, and report the memory that saves."""
     from ingredients.models.tuned import cast
 
     before, after = cast(model, dtype)
-    _log.info("weights in %s: %.2f MB in place of %.2f", dtype, after / 1e6, before / 1e6)
+    _log.info("weights in %s: %.2f MB instead of %.2f", dtype, after / 1e6, before / 1e6)
     if run is not None:
         run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
 

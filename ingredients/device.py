@@ -1,4 +1,4 @@
-"""Ingredient `device`: where to compute, and how repeatably."""
+"""Ingredient `device`: the device to compute on, and how repeatable its results are."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def config() -> None:
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Refuse a device that is not here, and settings that contradict each other."""
+def _check_config(config: Map) -> None:
+    """Reject a missing device, and settings that contradict each other."""
     _check_flags(config.deterministic, config.cudnn_benchmark, config.num_threads)
     choose_device(config.name)
 
 
 @ingredient.capture
 def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
-    """Return the configured device, and set the process up for it.
+    """Return the configured device, and set up the process for it. Call it first.
 
-    Sets the determinism flags and the number of threads, and puts the global random generators of Python, numpy and
-    torch at the start of the stream `global` of `seed`, each rank's at one of its own. Call it first.
+    Sets the determinism flags and the number of threads, and seeds the global random generators of Python, NumPy and
+    torch with the stream `global` of `seed`, different on each rank.
 
     Args:
         seed: Seed of the experiment.
 
     Raises:
-        DeviceError: If there is no such device here, or the settings contradict each other.
+        DeviceError: If this machine lacks the device, or the settings contradict each other.
 
     Example:
         where = device.make_device(seed)
@@ -67,7 +67,7 @@ def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
     ranks = current()
     device = _of_rank(choose_device(_config.name), ranks)
     if device.type == "cuda" and device.index is not None:
-        # Or what names no device, such as page-locked memory, would open a context on the first one, too.
+        # Otherwise calls without a device, such as for page-locked memory, would open a context on the first one, too.
         import torch
 
         torch.cuda.set_device(device)
@@ -76,17 +76,13 @@ def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
         _set_matmul_precision(_config.matmul_precision)
     seed_globals(seed, "global", *ranks.stream)
     if ranks.size > 1:
-        told = {"rank": ranks.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(device)}
-        _run.info["ranks"] = ranks.gather(told)
+        own = {"rank": ranks.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(device)}
+        _run.info["ranks"] = ranks.gather(own)
     return device
 
 
 def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: of GPUs that with its number on the node, or the only one that it sees.
-
-    Raises:
-        DeviceError: If there are not enough, or one is named that all would share.
-    """
+    """Return the device of this rank: the GPU of its number on the node, or the only one that it sees."""
     if ranks.size == 1 or device.type == "cpu":
         return device
     import torch
@@ -97,7 +93,7 @@ def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
             "GPU, or cpu"
         )
     number = gpu_of(ranks.world, torch.cuda.device_count())
-    # Which GPU a number means is known to those alone that see them all.
+    # A number names different GPUs in processes that do not see them all.
     check_gpus(ranks.gather((socket.gethostname(), str(torch.cuda.get_device_properties(number).uuid))))
     return torch.device("cuda", number)
 
@@ -106,11 +102,11 @@ def gpu_of(world: World, num_visible: int) -> int:
     """Return the number of a rank's GPU among those that it sees.
 
     Args:
-        world: The rank's place.
-        num_visible: How many it sees: all of its node, or its own alone, as `srun --gpus-per-task=1` has it.
+        world: The rank among the processes of its launch.
+        num_visible: GPUs that it sees: all of its node, or only its own, as with `srun --gpus-per-task=1`.
 
     Raises:
-        DeviceError: If they are neither.
+        DeviceError: If there are fewer GPUs than ranks on the node.
     """
     if num_visible == 1:
         return 0
@@ -123,13 +119,13 @@ def gpu_of(world: World, num_visible: int) -> int:
 
 
 def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
-    """Refuse ranks that share a GPU.
+    """Reject ranks that share a GPU, which would slow each other down.
 
     Args:
-        gpus: Of each rank its host, and the UUID of its GPU.
+        gpus: Host, and UUID of the GPU, of each rank.
 
     Raises:
-        DeviceError: If two have the same one.
+        DeviceError: If two have the same GPU; the message names both ranks.
     """
     for rank, gpu in enumerate(gpus):
         if gpu in gpus[:rank]:
@@ -140,10 +136,13 @@ def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called `name`, which must exist.
+    """Return a device of this machine by name.
+
+    Args:
+        name: `auto` (cuda, else mps, else cpu), or torch's name, such as `cpu`, `cuda` or `cuda:1`.
 
     Raises:
-        DeviceError: If it does not.
+        DeviceError: If there is no such device; the message says what there is.
     """
     import torch
 
@@ -183,7 +182,7 @@ def _num_threads(wanted: int | None, device: torch.device) -> int | None:
 
 
 def _set_matmul_precision(precision: str) -> None:
-    """Set it, and say so: it changes what every product of matrices comes to."""
+    """Set the precision, and log it, as it changes the result of every matrix product."""
     import torch
 
     torch.set_float32_matmul_precision(precision)
@@ -204,10 +203,10 @@ def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | No
 
     _check_flags(deterministic, cudnn_benchmark, num_threads)
     if deterministic:
-        # cuBLAS reads it when it is first used: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
+        # cuBLAS reads it on first use: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     is_set = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    if is_set != (deterministic, False):  # else nothing but the import of torch's compiler, which takes two seconds
+    if is_set != (deterministic, False):  # setting it imports torch's compiler, which takes two seconds
         torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = cudnn_benchmark
     if num_threads is not None:

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 exp.py with data.batch_size=256
 
-Started without it, nothing here has an effect.
+Its settings have no effect on a single process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ingredient = Ingredient("distributed")
 
 @ingredient.config
 def config() -> None:
-    # how ranks exchange tensors: auto (nccl on GPUs, else gloo), gloo, nccl
+    # backend for exchanging tensors: auto (nccl on GPUs, else gloo), gloo, nccl
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     # compute statistics of batch normalisation over all ranks, not over each rank's own batch
     sync_batch_norm = False
@@ -33,8 +33,8 @@ def config() -> None:
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Refuse a time to wait that is none, and nccl without a GPU."""
+def _check_config(config: Map) -> None:
+    """Reject a timeout that is not positive, and nccl without a GPU."""
     if config.timeout_s <= 0:
         raise ConfigError(f"distributed.timeout_s: got {config.timeout_s}, expected more than 0 seconds")
     if config.backend == "nccl":

@@ -1,4 +1,4 @@
-"""Ingredient `export`: how models and their predictions leave the lab, as files for other programs."""
+"""Ingredient `export`: models and predictions as files for other programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ingredient = Ingredient("export", is_tool=True)
 
 @ingredient.config
 def config() -> None:
-    # what the command export writes: onnx (extra onnx), or pt2, which torch.export.load reads
+    # format of the command export: onnx (extra onnx), or pt2, for torch.export.load
     format: Literal["onnx", "pt2"] = "onnx"
     # output file, such as model.onnx; None for the artifact model.onnx or model.pt2 of the command's own run
     path: str | None = None
@@ -40,13 +40,13 @@ def config() -> None:
     tolerance = 1e-4
     # batches of the test part on which file and model are compared
     num_batches = 8
-    # what the command predict writes: csv, parquet (extra parquet), npz
+    # format of the command predict: csv, parquet (extra parquet), npz
     predictions: Literal["csv", "parquet", "npz"] = "csv"
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Refuse a tolerance and a number of batches that cannot be."""
+def _check_config(config: Map) -> None:
+    """Reject a tolerance or a number of batches out of range."""
     if not config.tolerance >= 0:
         raise ConfigError(f"export.tolerance: got {config.tolerance}, expected 0 or more")
     if config.num_batches < 1:
@@ -57,24 +57,22 @@ def check_config(config: Map) -> None:
 def export_model(
     model: nn.Module, data: Data, loss: Loss, origin: Mapping[str, Any], config: Map, run: Any, _config: Map
 ) -> float:
-    """Write a model as the config says, and return the largest difference from it, absolute.
+    """Export a model as configured, and return the largest absolute difference of the file's outputs from the model's.
 
-    The file is compared with the model on the test part before it takes its place. What was written, and how far it is
-    from the model, goes to the log, and to the run's info as `export`.
+    The content is compared with the model on the test part before it is written. The log and `info.export` report the
+    file and the difference. The command `export` of `exp.py` is an example.
 
     Args:
-        model: With its weights.
+        model: The model with its weights.
         data: The data, from `data.make_test_data`.
         loss: The loss, which says how outputs are read.
-        origin: Where the weights come from, as `checkpoint.load_model` returns it.
+        origin: The origin of the weights, from `checkpoint.load_model`.
         config: The run's whole config.
         run: The run.
 
     Raises:
-        ModelError: If the model cannot be exported, or the file's outputs are too far from the model's.
-        DataError: If there is nothing to compare on.
-
-    The command `export` of `exp.py` shows how it is called.
+        ModelError: If the model cannot be exported, or the file's outputs differ too much from the model's.
+        DataError: If there is no sample to compare on.
     """
     if current().size > 1:
         raise ModelError("export: takes one process; start it without torchrun")
@@ -84,35 +82,40 @@ def export_model(
     format = _config.format
     if config.get("checkpoint", {}).get("dtype", "float32") != "float32":
         raise ModelError(
-            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be less"
+            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be smaller"
         )
     if _config.preparation and config.get("data", {}).get("transforms"):
         raise ModelError(
-            "export.preparation: data.transforms are not part of the file, which would take images as they are before; "
+            "export.preparation: data.transforms are not part of the file, which would take images from before them; "
             "use export.preparation=False"
         )
-    told = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
-    metadata = {**origin, "experiment": run.experiment_info["name"], **told}
+    described = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
+    metadata = {**origin, "experiment": run.experiment_info["name"], **described}
     options = {name: _config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
     if _config.path is not None:
         path = Path(_config.path)
         check_path(path, format, overwrite=_config.overwrite)
-        found = export(model, data, path, metadata, **options)
+        difference = export(model, data, path, metadata, **options)
         size = path.stat().st_size
     else:
         with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
             path = Path(folder) / f"model{FORMATS[format]}"
-            found = export(model, data, path, metadata, **options)
+            difference = export(model, data, path, metadata, **options)
             size = path.stat().st_size
             run.add_artifact(path)
-    told = {"absolute": found.absolute, "relative": found.relative, "samples": found.num_samples}
-    run.info["export"] = {"file": str(_config.path or path.name), "format": format, "bytes": size, "difference": told}
+    figures = {"absolute": difference.absolute, "relative": difference.relative, "samples": difference.num_samples}
+    run.info["export"] = {
+        "file": str(_config.path or path.name),
+        "format": format,
+        "bytes": size,
+        "difference": figures,
+    }
     _log.info(
         "exported to %s, %.2f MB; its outputs on %d samples differ by %.2g from the model's, %.2g of the largest",
         _config.path or f"the artifact {path.name}",
         size / 1e6,
-        found.num_samples,
-        found.absolute,
-        found.relative,
+        difference.num_samples,
+        difference.absolute,
+        difference.relative,
     )
-    return found.absolute
+    return difference.absolute

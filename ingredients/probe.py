@@ -1,4 +1,4 @@
-"""Ingredient `probe`: looking inside a training: what goes through chosen modules, and where the time of steps goes."""
+"""Ingredient `probe`: inspects a training: statistics of chosen modules, and a profile of the time of steps."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ ingredient = Ingredient("probe")
 
 @ingredient.config
 def config() -> None:
-    # modules to look into: a glob on their dotted names, or several, such as body.*; model.summary shows the names
+    # modules to inspect: a glob on their dotted names, or several, such as body.*; model.summary shows the names
     modules: list[str] | str = []
     # optimizer steps between two probes
     every = 100
     # what to log: inputs, activations, gradients, weights, histograms, images (of feature maps)
     what: list[str] = ["activations", "gradients", "weights"]
-    # steps to profile: the first and the last, such as [10, 19]; [] for none
+    # first and last step to profile, such as [10, 19]; [] for none
     profile: list[int] = []
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Refuse intervals that are none, and what no probe looks at."""
+def _check_config(config: Map) -> None:
+    """Reject invalid intervals, and statistics that do not exist."""
     check_probes(config.every, config.what)
     check_profile(config.profile)
 
 
 def check_probes(every: int, what: Sequence[str]) -> None:
-    """Refuse intervals that are none, and things that no probe looks at.
+    """Check the settings of probes.
+
+    Args:
+        every: Optimizer steps between two inspections.
+        what: Names of statistics.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If `every` is below 1, or a name is unknown; the message names the nearest one.
     """
     if every < 1:
         raise ConfigError(f"probe.every: got {every}, expected at least 1")
@@ -51,10 +55,13 @@ def check_probes(every: int, what: Sequence[str]) -> None:
 
 
 def check_profile(steps: Sequence[int]) -> None:
-    """Refuse steps that are no first and last one.
+    """Check the steps of a profile.
+
+    Args:
+        steps: The first and the last step, from 1; empty for no profile.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If there are not two, or the last one comes before the first.
     """
     if len(steps) not in (0, 2) or (steps and not 1 <= steps[0] <= steps[-1]):
         raise ConfigError(f"probe.profile: got {list(steps)}, expected the first and the last step, such as [10, 19]")

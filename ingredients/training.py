@@ -1,4 +1,4 @@
-"""Ingredient `training`: how long to train, when to look, when to stop. `loop.fit` takes its entries."""
+"""Ingredient `training`: how long to train, when to validate, when to stop. `loop.fit` takes its entries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 
-# What `loop.fit` measures; a loop of one's own may measure more.
+# Metrics of `loop.fit`; a task may measure others.
 _MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
-# What the commands need that take steps of a training.
+# Ingredients of the commands that take steps of a training.
 _NEEDED = (*composed.NEEDED, "optimizer", "amp")
 
 ingredient = Ingredient("training")
@@ -37,7 +37,7 @@ def config() -> None:
     log_interval = 50
     # metric for the best checkpoint and early stopping
     monitor = "val/loss"
-    # which way is better: auto (max for accuracy and r2, else min), min, max
+    # better direction of monitor: auto (max for accuracy and r2, else min), min, max
     mode: Literal["auto", "min", "max"] = "auto"
     # validations without improvement after which training stops; None never stops early
     patience: int | None = None
@@ -47,17 +47,17 @@ def config() -> None:
     on_nan: Literal["stop", "skip", "rollback", "ignore"] = "stop"
     # validate and keep an average of the weights: ema (over steps), swa (over epochs); None for no average
     average: Literal["ema", "swa"] | None = None
-    # share of the average that stays after each step, with ema
+    # share of the average kept at each step, with ema; between 0 and 1
     average_decay = 0.999
-    # first epoch that the average counts; None for 1 with ema, for the last quarter of the training with swa
+    # first epoch of the average; None for 1 with ema, for the last quarter of the training with swa
     average_start: int | None = None
     # validate in torch.inference_mode, which is faster; modules must not reuse tensors from it in training
     inference_mode = False
 
 
 @ingredient.check
-def check_config(config: Map) -> None:
-    """Refuse what no training can do, and a monitored metric that is misspelt."""
+def _check_config(config: Map) -> None:
+    """Reject invalid lengths, and a misspelt metric to monitor."""
     check_lengths(config.epochs, config.val_interval, config.log_interval)
     check_patience(config.patience, config.min_delta)
     check_average(config.average, config.average_decay, config.average_start, config.epochs)
@@ -70,7 +70,12 @@ def check_config(config: Map) -> None:
 
 
 def check_lengths(epochs: int, val_interval: int, log_interval: int) -> None:
-    """Refuse a training without an epoch, and intervals that are none.
+    """Check the length and the intervals of a training.
+
+    Args:
+        epochs: Passes over the training data.
+        val_interval: Epochs between validations.
+        log_interval: Optimizer steps between logged values.
 
     Raises:
         ConfigError: If one of them is below 1.
@@ -81,10 +86,14 @@ def check_lengths(epochs: int, val_interval: int, log_interval: int) -> None:
 
 
 def check_patience(patience: int | None, min_delta: float) -> None:
-    """Refuse patience that ends at once, and changes below zero.
+    """Check the settings of early stopping.
+
+    Args:
+        patience: Validations without improvement; None never stops early.
+        min_delta: Smallest change that counts as an improvement.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If `patience` is below 1, or `min_delta` below 0.
     """
     if patience is not None and patience < 1:
         raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
@@ -93,10 +102,16 @@ def check_patience(patience: int | None, min_delta: float) -> None:
 
 
 def check_average(average: str | None, decay: float, start: int | None, epochs: int) -> None:
-    """Refuse an average that is unknown, or would never begin.
+    """Check the settings of an average of the weights.
+
+    Args:
+        average: `ema`, `swa` or None.
+        decay: Share of the average kept at each step, with `ema`.
+        start: First epoch of the average; None for the default.
+        epochs: Epochs of the training.
 
     Raises:
-        ConfigError: If it is so.
+        ConfigError: If one of them is out of range.
     """
     if average not in (None, "ema", "swa"):
         raise ConfigError(f"training.average: got {average!r}, expected ema, swa or None")

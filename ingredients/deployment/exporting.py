@@ -1,4 +1,4 @@
-"""Exporting a model to a file: made in evaluation mode, compared with the model, and only then put in its place."""
+"""Export of a model to a file: made in evaluation mode, compared with the model, and only then written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ __all__ = ["check_path", "describe", "export"]
 
 
 def check_path(path: Path, format: str, *, overwrite: bool) -> None:
-    """Refuse a file that does not end as its format does, is there already, or has no folder to lie in.
+    """Check that a file can be written.
+
+    Args:
+        path: The file.
+        format: `onnx` or `pt2`, which its name must end in.
+        overwrite: Whether it may exist already.
 
     Raises:
-        ModelError: If it is so.
+        ModelError: If its ending is another, its folder is missing, or it exists and may not.
     """
     if path.suffix != FORMATS[format]:
         raise ModelError(
@@ -50,25 +55,25 @@ def export(
     tolerance: float = 1e-4,
     num_batches: int = 8,
 ) -> Difference:
-    """Write a model to a file, in evaluation mode, and return how far the file's outputs are from the model's.
+    """Write a model in evaluation mode to a file, and return the difference of its outputs from the model's.
 
-    Its content is compared with the model on the first batches of `data.test` before it is written; a file that was
-    there stays until then. All is done on the CPU in float32.
+    The content is compared with the model on the first batches of `data.test` before it is written; an existing file
+    stays until then. All is done on the CPU in float32.
 
     Args:
-        model: The model; it stays as it is.
-        data: The data that it is compared on.
-        path: Where to.
-        metadata: What the file tells of itself, see `describe`.
+        model: The model; it is not changed.
+        data: The data for the comparison.
+        path: The file.
+        metadata: Metadata of the file, see `describe`.
         format: `onnx` or `pt2`.
         preparation: Whether the file takes values that are not normalised; see `Prepared`.
         tolerance: Largest difference accepted, as a share of the model's largest output.
-        num_batches: How many batches to compare.
+        num_batches: Number of batches to compare.
 
     Raises:
         ModelError: If the model cannot be exported, the file's outputs are too far from the model's, or it cannot be
             written.
-        DataError: If there is nothing to compare on, or the preparation is not known.
+        DataError: If there is no sample to compare on, or the preparation is not known.
     """
     plain = copy.deepcopy(model).cpu().float().eval()
     prepared = Prepared(plain, _known(data.preparation)) if preparation else None
@@ -81,34 +86,30 @@ def export(
     program = make_program(whole, sample if len(sample) > 1 else torch.cat([sample, sample]), dims)
     content = make_onnx(program, metadata, dims) if format == "onnx" else pt2_bytes(program, metadata)
     with torch.no_grad():
-        found = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content))
-    if not found.relative <= tolerance:
+        difference = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content))
+    if not difference.relative <= tolerance:
         _check_repeatable(whole, pairs, tolerance)
         raise ModelError(
-            f"export: the outputs of the file differ from the model's by {found.absolute:.3g}, {found.relative:.3g} of "
-            f"the largest, more than export.tolerance={tolerance:g}; it is not kept"
+            f"export: the outputs of the file differ from the model's by {difference.absolute:.3g}, "
+            f"{difference.relative:.3g} of the largest, more than export.tolerance={tolerance:g}; it is not kept"
         )
     try:
         with replacing(path) as stream:
             stream.write(content)
     except OSError as error:
         raise ModelError(f"export.path: {path} cannot be written ({error.strerror}); give another one") from error
-    return found
+    return difference
 
 
 def _check_repeatable(model: nn.Module, pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
-    """Check that a model computes the same of the same inputs twice.
-
-    Raises:
-        ModelError: If the outputs differ by more than `tolerance` of the largest.
-    """
+    """Reject a model whose outputs for the same inputs differ by more than `tolerance` of the largest."""
     with torch.no_grad():
-        found = compare([(inputs, model(inputs)) for inputs, _ in pairs], model)
-    if not found.relative <= tolerance:
+        difference = compare([(inputs, model(inputs)) for inputs, _ in pairs], model)
+    if not difference.relative <= tolerance:
         raise ModelError(
-            f"export: the model differs from itself by {found.relative:.3g} of its largest output when it computes the "
-            "same inputs twice in evaluation mode; remove what is random or counts calls, such as functional.dropout "
-            "without training=self.training"
+            f"export: the model differs from itself by {difference.relative:.3g} of its largest output when it "
+            "computes the same inputs twice in evaluation mode; remove what is random or counts calls, such as "
+            "functional.dropout without training=self.training"
         )
 
 
@@ -121,13 +122,13 @@ def _varying(data: Data) -> dict[int, str]:
 def _known(preparation: Preparation | None) -> Preparation:
     if preparation is None:
         raise DataError(
-            "export.preparation: what the data were prepared by is not known here; use export.preparation=False"
+            "export.preparation: the preparation of the data is not known here; use export.preparation=False"
         )
     return preparation
 
 
 def _pairs(model: nn.Module, prepared: Prepared | None, data: Data) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield inputs as the file takes them, and the outputs that the model has for them."""
+    """Yield inputs and outputs as those of the file."""
     if data.task == "custom":
         raise DataError("export: samples of any structure are not exported; expected data of inputs and targets")
     for inputs, _ in data.test.epoch():
@@ -140,17 +141,17 @@ def _pairs(model: nn.Module, prepared: Prepared | None, data: Data) -> Iterator[
 
 
 def describe(data: Data, kind: str, num_outputs: int, *, preparation: bool) -> dict[str, Any]:
-    """Return what a file tells of its inputs, its outputs and the preparation of the data, as JSON holds it.
+    """Return the metadata of a file about its inputs, its outputs and the preparation of the data, as for JSON.
 
     Args:
         data: The data.
-        kind: How outputs are read, `Loss.kind`.
+        kind: The kind of outputs, `Loss.kind`.
         num_outputs: `Loss.num_outputs`.
         preparation: Whether the file prepares inputs itself.
     """
     dtype, varying = str(data.input_dtype).removeprefix("torch."), _varying(data)
     shape = [varying.get(place, size) for place, size in enumerate((0, *data.input_shape))]
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "task": data.task,
         "classes": list(data.classes),
         "outputs_are": kind,
@@ -159,14 +160,14 @@ def describe(data: Data, kind: str, num_outputs: int, *, preparation: bool) -> d
         "preparation": {"included": preparation},
     }
     if data.preparation is not None:
-        told["preparation"] |= _described(data.preparation)
-    return told
+        metadata["preparation"] |= _described(data.preparation)
+    return metadata
 
 
 def _described(by: Preparation) -> dict[str, Any]:
     arrays = {name: getattr(by, name) for name in ("mean", "std", "target_mean", "target_std")}
-    told: dict[str, Any] = {name: None if value is None else value.tolist() for name, value in arrays.items()}
-    told |= {"features": by.features, "target_names": by.target_names, "image_size": by.image_size}
-    told["table"] = None if by.table is None else by.table.state_dict()
-    told["vocabulary"] = None if by.vocabulary is None else dataclasses.asdict(by.vocabulary)
-    return told
+    metadata: dict[str, Any] = {name: None if value is None else value.tolist() for name, value in arrays.items()}
+    metadata |= {"features": by.features, "target_names": by.target_names, "image_size": by.image_size}
+    metadata["table"] = None if by.table is None else by.table.state_dict()
+    metadata["vocabulary"] = None if by.vocabulary is None else dataclasses.asdict(by.vocabulary)
+    return metadata

@@ -1,4 +1,4 @@
-"""The files that a model is exported to, ONNX and torch.export's: made from a model, and run to compare them with it.
+"""The formats of exported models, ONNX and torch.export's: made from a model, and run to compare them with it.
 
 Both take inputs (batch, *shape) called `inputs`, with any number of samples, and return `outputs`. Metadata are JSON in
 the entry `sacristan`: of ONNX a property of the model, of `.pt2` the extra file `sacristan.json`.
@@ -26,7 +26,7 @@ from ingredients.errors import ModelError
 
 __all__ = ["FORMATS", "METADATA", "make_onnx", "make_program", "pt2_bytes", "read_metadata", "run_onnx", "run_pt2"]
 
-# Of each format the ending of its files.
+# The endings of files by format.
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 METADATA = "sacristan"
 # A message of protobuf holds 2 GiB.
@@ -38,17 +38,17 @@ def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> E
 
     Args:
         model: In evaluation mode.
-        inputs: At least two samples; with one, the size of the batch would be taken for fixed.
-        dims: The dimensions that vary, by name; 0, the batch, is among them.
+        inputs: At least two samples; with one, torch would take the size of the batch as fixed.
+        dims: The dimensions that vary, with their names; 0, the batch, is among them.
 
     Raises:
-        ModelError: If a graph cannot be made of it; the message names the operation.
+        ModelError: If it cannot be a graph; the message names the operation.
     """
     try:
         with _quiet(), torch.no_grad():
             shapes = {place: Dim(name, min=1) for place, name in dims.items()}
             program = torch.export.export(model, (inputs,), dynamic_shapes=(shapes,))
-    except Exception as error:  # what torch raises for it is of many types, and most are private
+    except Exception as error:  # torch raises errors of many types, most of them private
         raise ModelError(f"export: the model is no graph of operations: {_reason(error)}") from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
@@ -56,11 +56,11 @@ def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> E
 
 
 def _reason(error: BaseException) -> str:
-    """Return in one line what of a model cannot be exported, and where it stands in the source."""
+    """Return in one line why a model cannot be exported, and the line of its source."""
     fixed = re.search(r"specialized it to be a constant \((\d+)\)", str(error))
     if fixed is not None:
         return (
-            f"it computes for batches of {fixed[1]} samples alone; take the size of a batch from inputs.shape[0], or "
+            f"it computes only batches of {fixed[1]} samples; take the size of a batch from inputs.shape[0], or "
             "write -1"
         )
     lines = str(error).strip().splitlines()
@@ -79,6 +79,11 @@ def _reason(error: BaseException) -> str:
 
 def make_onnx(program: ExportedProgram, metadata: Mapping[str, Any], dims: Mapping[int, str]) -> bytes:
     """Return a graph as the content of an ONNX file.
+
+    Args:
+        program: From `make_program`.
+        metadata: Kept in the file as JSON.
+        dims: The dimensions of inputs that vary, with their names.
 
     Raises:
         ModelError: If ONNX has no such operation, or the file would be too large.
@@ -125,7 +130,12 @@ def _onnx_reason(error: BaseException) -> str:
 
 
 def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
-    """Return a graph as the content of a file that `torch.export.load` reads."""
+    """Return a graph as the content of a file for `torch.export.load`.
+
+    Args:
+        program: From `make_program`.
+        metadata: Kept in the file as JSON, in the extra file `sacristan.json`.
+    """
     stream = io.BytesIO()
     with _quiet():
         torch.export.save(program, stream, extra_files={f"{METADATA}.json": json.dumps(metadata)})
@@ -133,7 +143,14 @@ def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
 
 
 def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
-    """Return what computes by the content of an ONNX file, on the CPU, with as many threads as torch has."""
+    """Return a function that runs the content of an ONNX file on the CPU, with as many threads as torch.
+
+    Args:
+        content: From `make_onnx`.
+
+    Returns:
+        A function from inputs (B, ...) to outputs, both tensors on the CPU.
+    """
     runtime = require("onnxruntime", "onnx", "export.format=onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -142,13 +159,23 @@ def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
 
 
 def run_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
-    """Return what computes by the content of a file of `torch.export`."""
+    """Return a function that runs the content of a file of `torch.export`.
+
+    Args:
+        content: From `pt2_bytes`.
+
+    Returns:
+        A function from inputs (B, ...) to outputs, both tensors on the CPU.
+    """
     with _quiet():
         return torch.export.load(io.BytesIO(content)).module()
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata in an exported file.
+    """Return the metadata in an exported file: its inputs and outputs, its classes, and the origin of its weights.
+
+    Args:
+        path: A file that ends in `.onnx` (extra `onnx`) or `.pt2`.
 
     Example:
         read_metadata(Path("model.onnx"))["classes"]
@@ -165,7 +192,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch prints and warns of while it exports: of its own inside, and of graphs that fail."""
+    """Suppress the output and the warnings of torch about its internals during an export."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

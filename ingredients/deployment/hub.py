@@ -31,19 +31,19 @@ def load_network(
     seed: int,
     options: Mapping[str, Any],
 ) -> nn.Module:
-    """Return a network of the lab, with weights if they are given.
+    """Return a network of the lab, with weights or newly initialised.
 
     Args:
-        name: Its name, as of `model.name`.
+        name: Its name, as in `model.name`.
         input_shape: Shape of one input.
-        num_outputs: Scores.
-        weights: As of `model.weights`.
+        num_outputs: Number of scores.
+        weights: As in `model.weights`; None initialises them.
         store: The folder of runs that `run:ID` is in.
-        seed: Of the initial weights.
-        options: As of `model.options`.
+        seed: Seed of the initial weights.
+        options: As in `model.options`.
 
     Raises:
-        LabError: If there is no such network, or the weights are not there or do not fit.
+        LabError: If there is no such network, or the weights are missing or do not fit.
     """
     if not _is_size(num_outputs):
         raise ModelError(f"num_outputs: got {num_outputs!r}, expected a whole number of at least 1")
@@ -61,15 +61,15 @@ def _is_size(value: Any) -> bool:
 
 
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
-    """Return the model of a checkpoint in evaluation mode, built as the config in it says.
+    """Return the model of a checkpoint in evaluation mode, built from the config in it.
 
     Args:
         checkpoint: `run:ID`, `run:ID@NAME`, or a path.
         store: The folder of runs that `run:ID` is in.
-        prepared: Whether to put the preparation of its data around it; see `Prepared`.
+        prepared: Whether to wrap it in the preparation of its data; see `Prepared`.
 
     Raises:
-        LabError: If it is not there, does not tell how to build the model, or the model cannot be built here.
+        LabError: If it is missing, lacks the config of the model, or the model cannot be built here.
     """
     path = find_weights(checkpoint, Path(store), "checkpoint")
     state = load_checkpoint(path)

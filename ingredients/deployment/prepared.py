@@ -1,4 +1,4 @@
-"""`Prepared`: a model with the preparation of its data around it, from values as the data have them."""
+"""`Prepared`: a model wrapped in the preparation of its data, which takes values as in the source."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Prepared"]
 class Prepared(nn.Module):
     """Normalises inputs, calls a model, and returns values in the targets' own unit; scores of classes stay scores.
 
-    Images that are stored as bytes are 0 to 1 before they are normalised. Categories and words are numbers already.
+    Images stored as bytes must be scaled to 0 to 1, categories and words must be numbers already.
 
     Args:
-        model: Takes inputs as the data's batches have them.
-        by: What the data were prepared by.
+        model: Takes normalised inputs, as in batches of the data.
+        by: The preparation of the data.
 
     Shapes: inputs (B, *by.input_shape), outputs as the model's.
     """
@@ -36,7 +36,6 @@ class Prepared(nn.Module):
             self.register_buffer(name, _tensor(getattr(by, name)))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what the model makes of inputs that are not prepared."""
         if self.mean is not None and self.std is not None:
             inputs = (inputs - self.mean) / self.std
         if self.is_filled:
@@ -44,13 +43,23 @@ class Prepared(nn.Module):
         return self.own_unit(self.model(inputs))
 
     def own_unit(self, outputs: Tensor) -> Tensor:
-        """Return outputs of the model in the unit of the targets."""
+        """Return outputs of the model in the targets' own unit.
+
+        Args:
+            outputs: Values (B, D), multiplied by the targets' deviation and shifted by their mean; scores of classes,
+                whose targets have neither, are returned unchanged.
+        """
         if self.target_mean is None or self.target_std is None:
             return outputs
         return outputs * self.target_std + self.target_mean
 
     def undo(self, inputs: Tensor) -> Tensor:
-        """Return prepared inputs as they were before."""
+        """Return normalised inputs as in the source.
+
+        Args:
+            inputs: (B, *by.input_shape), multiplied by the deviation and shifted by the mean of each feature; unchanged
+                if the data were not normalised.
+        """
         if self.mean is None or self.std is None:
             return inputs
         return inputs * self.std + self.mean

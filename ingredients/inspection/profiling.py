@@ -79,11 +79,6 @@ class StepProfile:
         self._phase: str | None = None
         self._since = 0.0
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it is timing steps."""
-        return self._profiler is not None
-
     def begin(self) -> None:
         """Begin to time; the next batch is about to be requested."""
         self._profiler = self._stack.enter_context(quiet_profile(with_cuda=self._device.type == "cuda"))

@@ -21,9 +21,9 @@ def measure(model: nn.Module, loss: Loss, data: Data, device: torch.device, *, n
     """Time training steps of `model` in each precision, and compare its loss on one batch with float32's.
 
     Args:
-        model: The model, on `device`; it is copied, not trained.
+        model: The model, on `device`; a copy of it is trained.
         loss: The loss.
-        data: Where the batch comes from.
+        data: The source of the batch.
         device: The device.
         num_steps: Steps to time in each precision; the median counts.
 
@@ -88,11 +88,17 @@ def _time(
 
 
 def unaligned_layers(model: nn.Module) -> list[dict[str, Any]]:
-    """Return layers whose sizes are no multiples of 8, which tensor cores want in 16-bit precision.
+    """Return layers whose sizes are no multiples of 8, which tensor cores need in 16-bit precision.
+
+    Args:
+        model: The model; linear and convolutional layers are checked.
+
+    Returns:
+        For each such layer `name`, `type` and `sizes`, the sizes by argument.
 
     Source: https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
     """
-    found = []
+    unaligned = []
     for name, module in model.named_modules():
         sizes = {}
         if isinstance(module, nn.Linear):
@@ -101,17 +107,21 @@ def unaligned_layers(model: nn.Module) -> list[dict[str, Any]]:
             sizes = {"in_channels": module.in_channels, "out_channels": module.out_channels}
         odd = {key: size for key, size in sizes.items() if size % 8}
         if odd:
-            found.append({"name": name, "type": type(module).__name__, "sizes": odd})
-    return found
+            unaligned.append({"name": name, "type": type(module).__name__, "sizes": odd})
+    return unaligned
 
 
-def print_check(found: dict[str, Any]) -> None:
-    """Print what `measure` found."""
+def print_check(measured: dict[str, Any]) -> None:
+    """Print the supported precisions, a table of their speed and loss, and the layers that tensor cores cannot use.
+
+    Args:
+        measured: From `measure`. Speeds are relative to float32, and so are differences of the loss.
+    """
     from ingredients.config.tables import print_table
 
-    supported = ", ".join(f"{name} {'yes' if fine else 'no'}" for name, fine in found["supported"].items())
-    print(f"device: {found['device']}; supports {supported}; amp.dtype=auto means {found['auto']}")
-    print(f"one training step on {found['batch_size']} samples:")
+    supported = ", ".join(f"{name} {'yes' if fine else 'no'}" for name, fine in measured["supported"].items())
+    print(f"device: {measured['device']}; supports {supported}; amp.dtype=auto means {measured['auto']}")
+    print(f"one training step on {measured['batch_size']} samples:")
     rows = [
         [
             r["dtype"],
@@ -120,9 +130,9 @@ def print_check(found: dict[str, Any]) -> None:
             f"{r['loss']:.6f}",
             f"{r['loss_difference']:+.1e}",
         ]
-        for r in found["rows"]
+        for r in measured["rows"]
     ]
     print_table(["precision", "ms", "speed", "loss", "difference"], rows)
-    for row in found["unaligned"]:
+    for row in measured["unaligned"]:
         sizes = ", ".join(f"{key}={size}" for key, size in row["sizes"].items())
         print(f"not a multiple of 8: {row['name']} ({row['type']}, {sizes})")

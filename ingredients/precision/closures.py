@@ -1,4 +1,4 @@
-"""Optimizers whose step computes the loss again: LBFGS, and those like SAM."""
+"""Optimizers whose step computes the loss again: LBFGS, SAM and the like."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ __all__ = ["recomputes_loss", "starts_from_gradients"]
 
 
 def recomputes_loss(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer's `step` needs a closure, which computes loss and gradients again."""
+    """Tell whether an optimizer computes loss and gradients again in its step, by a closure that `step` requires.
+
+    Args:
+        optimizer: The optimizer. Those of SAM's kind count even where `step` has a default for the closure, as they
+            reject it.
+    """
     return _needs_closure(type(optimizer))  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
 def starts_from_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether its `step` expects gradients before it calls the closure, as those of SAM's kind do.
+    """Tell whether an optimizer expects gradients before it calls the closure, as those of SAM's kind do.
 
-    They are told by their methods `first_step` and `second_step`. Source of SAM: https://arxiv.org/abs/2010.01412
+    Args:
+        optimizer: The optimizer; the methods `first_step` and `second_step` mark the kind.
+
+    Source of SAM: https://arxiv.org/abs/2010.01412
     """
     return _has_two_steps(type(optimizer))
 
@@ -30,6 +38,6 @@ def _has_two_steps(cls: type) -> bool:
 @functools.cache
 def _needs_closure(cls: type[torch.optim.Optimizer]) -> bool:
     if _has_two_steps(cls):
-        return True  # most of them have a default of None, which they refuse
+        return True  # most have a default of None, which they reject
     parameters = [*inspect.signature(cls.step).parameters.values()][1:]
-    return any(one.name == "closure" and one.default is one.empty for one in parameters)
+    return any(parameter.name == "closure" and parameter.default is parameter.empty for parameter in parameters)

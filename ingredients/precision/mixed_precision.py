@@ -7,7 +7,7 @@ One effective batch, with any number of micro-batches and optimizers:
             loss = criterion(model(inputs), targets) * share_of_the_batch
         amp.backward(loss)
     stepped = amp.step(optimizer)      # unscales, clips, steps or skips; once for each optimizer
-    amp.update()                       # settles the scale of the next effective batch
+    amp.update()                       # sets the scale of the next effective batch
     optimizer.zero_grad()
 
 Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html
@@ -34,7 +34,15 @@ DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def auto_dtype(device: torch.device) -> str:
-    """Return the precision that pays on `device`: bfloat16 where hardware has it, else float16 on GPUs, else off."""
+    """Return the fastest precision of a device.
+
+    Args:
+        device: The device of the model.
+
+    Returns:
+        `bfloat16` where the hardware supports it, else `float16` on CUDA, else `off`. On a CPU without such units,
+        bfloat16 is slower than float32.
+    """
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.type == "cpu":
@@ -44,10 +52,10 @@ def auto_dtype(device: torch.device) -> str:
 
 
 class _Autocast:
-    """`torch.autocast` that can be entered within itself.
+    """`torch.autocast` that can be entered inside itself.
 
-    An object of torch keeps what was before its last entry, and one of them a step is what a step can afford: the
-    others are made where entries are nested.
+    An object of torch keeps the state from before its last entry only. Making one takes time, so the outermost entry
+    reuses one, and only nested entries make others.
     """
 
     def __init__(self, device_type: str, dtype: torch.dtype | None) -> None:
@@ -56,9 +64,9 @@ class _Autocast:
         self._entered: list[torch.autocast] = []
 
     def __enter__(self) -> None:
-        one = self._make() if self._entered else self._outermost
-        one.__enter__()
-        self._entered.append(one)
+        context = self._make() if self._entered else self._outermost
+        context.__enter__()
+        self._entered.append(context)
 
     def __exit__(self, *error: Any) -> Any:
         return self._entered.pop().__exit__(*error)
@@ -68,7 +76,7 @@ class MixedPrecision:
     """Autocast, loss scaling, clipping and accumulation for one device.
 
     Args:
-        device: Where the model is.
+        device: The device of the model.
         dtype: `off`, `float16`, `bfloat16` or `auto`.
         init_scale, growth_factor, backoff_factor, growth_interval: Of `torch.amp.GradScaler`, which float16 needs.
         clip_norm: Largest norm of an optimizer's gradients together; None for no limit.
@@ -78,7 +86,7 @@ class MixedPrecision:
     Attributes:
         num_skipped: Optimizer steps skipped so far, because a gradient overflowed.
         scaler: The gradient scaler; disabled without float16.
-        context: What `autocast` returns; it can be entered again and again, within itself, too.
+        context: The context of `autocast`; it can be entered repeatedly, also inside itself.
 
     Raises:
         PrecisionError: If a value is out of range.
@@ -153,10 +161,10 @@ class MixedPrecision:
             loss.backward(inputs=inputs, retain_graph=retain_graph)
 
     def look_before_steps(self, look: Callable[[torch.optim.Optimizer], bool] | None) -> None:
-        """Have `look` called before an optimizer steps, on gradients that are unscaled and not clipped.
+        """Set the function called before an optimizer steps, on gradients that are unscaled and not clipped.
 
         Args:
-            look: Tells whether the step is to be taken; None calls nothing.
+            look: Takes the optimizer, and returns whether to take the step; None calls nothing, which is faster.
         """
         self._before_step = look
         self._plain = look is None and not self._scaling and self.clip_norm is None and self.clip_value is None
@@ -166,13 +174,13 @@ class MixedPrecision:
 
         Args:
             optimizer: One optimizer; call this once for each.
-            closure: What recomputes loss and gradients, for optimizers such as LBFGS.
+            closure: Recomputes loss and gradients, for optimizers such as LBFGS.
 
         Returns:
             Whether the step took place.
 
         Raises:
-            PrecisionError: If a closure meets float16, which cannot be scaled right.
+            PrecisionError: If there is a closure with float16, which cannot be scaled correctly.
         """
         if closure is not None:
             return self._step_with_closure(optimizer, closure)
@@ -195,7 +203,7 @@ class MixedPrecision:
         return self._step_unless_overflowed(optimizer)
 
     def update(self) -> None:
-        """Settle the scale for the next effective batch, after every optimizer had its step."""
+        """Set the scale of the next effective batch, after all optimizers have stepped."""
         if self._scaling:
             self.scaler.update()
 
@@ -204,9 +212,13 @@ class MixedPrecision:
         return self.scaler.get_scale()
 
     def grad_norm(self, optimizer: torch.optim.Optimizer) -> Tensor | float:
-        """Return the norm of the gradients of `optimizer` as they were before clipping, after its `step`.
+        """Return the norm of all gradients of an optimizer from before clipping, after its `step`.
 
-        On a GPU it is a tensor there, so that nothing waits for it here.
+        Args:
+            optimizer: The optimizer, whose gradients are not cleared yet.
+
+        Returns:
+            A number on the CPU; on a GPU a scalar there, so nothing waits for it.
         """
         norm = self._norms[optimizer] if optimizer in self._norms else _total_norm(parameters_of(optimizer))
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of gradients that are split over ranks
@@ -227,7 +239,7 @@ class MixedPrecision:
             )
 
         def clipped() -> Tensor:
-            # Most optimizers step without gradients, and some call the closure there.
+            # Most optimizers step with gradients disabled, and some call the closure there.
             with torch.enable_grad():
                 loss = closure()
             if self.clip_norm is not None or self.clip_value is not None:
@@ -241,8 +253,8 @@ class MixedPrecision:
 
     def _step_unless_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
         if optimizer not in self._watched:
-            # The scaler does not tell whether it stepped; the optimizer's own hook does. A fused optimizer is always
-            # called, and skips by the flag that the scaler lays on it.
+            # The scaler does not report whether it stepped; the optimizer's own hook does. A fused optimizer is always
+            # called, and skips by the flag that the scaler sets on it.
             optimizer.register_step_post_hook(self._note_step)
             self._watched.add(optimizer)
         self._found_inf.clear()
@@ -252,7 +264,7 @@ class MixedPrecision:
         if not stepped:
             self.num_skipped += 1
             for parameter in without:
-                # torch 2.13 takes memory as it comes for these, and the kernel that skips the step leaves it so.
+                # torch 2.13 does not initialise their memory, and the kernel that skips the step leaves it so.
                 optimizer.state[parameter].pop("momentum_buffer", None)
         return stepped
 
@@ -260,15 +272,15 @@ class MixedPrecision:
         self._found_inf.append(getattr(optimizer, "found_inf", None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to resume from here."""
+        """Return the state to resume from."""
         return {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+        """Resume from the value of `state_dict`; the scale counts only with float16."""
         self.num_skipped = state["num_skipped"]
         if state["scaler"] and self._scaling:
             self.scaler.load_state_dict(state["scaler"])
-            # A step may have been left in its middle, as by an error; it is not to be finished.
+            # Forget a step that an error interrupted.
             self.scaler._per_optimizer_states.clear()
 
 
@@ -277,17 +289,17 @@ def _total_norm(parameters: list[Tensor]) -> Tensor | float:
     gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
     if gradients and (gradients[0].device.type != "cpu" or hasattr(gradients[0], "full_tensor")):
         return torch.nn.utils.get_total_norm(gradients)
-    # On the CPU the grouping by device costs more than the norms.
+    # On the CPU, grouping by device costs more than the norms.
     return math.hypot(*(torch.linalg.vector_norm(gradient).item() for gradient in gradients))
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return what an optimizer trains."""
+    """Return the parameters of all groups of an optimizer, in their order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the parameters for which a fused SGD is about to make momenta; of other optimizers none."""
+    """Return the parameters for which a fused SGD is about to create momenta; none for other optimizers."""
     if not (isinstance(optimizer, torch.optim.SGD) and getattr(optimizer, "_step_supports_amp_scaling", False)):
         return []
-    return [one for one in parameters_of(optimizer) if optimizer.state.get(one, {}).get("momentum_buffer") is None]
+    return [p for p in parameters_of(optimizer) if optimizer.state.get(p, {}).get("momentum_buffer") is None]

@@ -1,1 +1,1 @@
-"""Several processes that train together: which rank this one is, what ranks tell each other, and how one may die."""
+"""Several processes that train together: the rank of each, their notices and exchanges, and the death of one."""

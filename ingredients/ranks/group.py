@@ -1,7 +1,7 @@
-"""`Ranks`: the processes of one training as its parts see them; a process alone is the one rank of `ALONE`.
+"""`Ranks`: the processes of one training, and their exchanges; a single process is the one rank of `ALONE`.
 
-All ranks go through the same code with the same config. Each works on its share of every batch, and they exchange
-gradients, what was measured, and whether to stop. Rank 0 alone writes.
+All ranks run the same code with the same config. Each works on its share of every batch, and they exchange gradients,
+metrics, and whether to stop. Rank 0 alone writes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["ALONE", "Ranks", "backend_of", "current", "is_of_connection", "join", "leave"]
 
 T = TypeVar("T")
-# What torch's own errors of connections to other ranks say.
+# Words in torch's errors about connections to other ranks.
 _OF_CONNECTION = ("gloo", "NCCL", "c10d", "ProcessGroup", "TCPStore", "Connection closed by peer", "Connection reset")
 
 
 class Ranks:
-    """The ranks of a training, and which of them this process is.
+    """The ranks of a training, one of which is this process.
 
-    Every method but `share` is called by all ranks, in the same order.
+    All ranks call the methods, except `share`, in the same order.
 
     Args:
-        world: Which rank this one is.
-        notices: What they tell each other beside the training; None for a process alone.
+        world: The rank of this process.
+        notices: Their messages beside the training; None for a single process.
         options: Settings of the ingredient `distributed`.
 
     Attributes:
@@ -47,7 +47,7 @@ class Ranks:
         self.options = dict(options or {})
         self._notices = notices
         self._num_turns = 0
-        # The exchange of `poll` that is under way: what will be the greatest number, and what to wait for.
+        # The exchange of `poll` under way: the future greatest number, and the work to wait for.
         self._pending: tuple[torch.Tensor, Any] | None = None
 
     @property
@@ -61,7 +61,14 @@ class Ranks:
         return () if self.rank == 0 else (self.rank,)
 
     def share(self, batch: Any) -> Any:
-        """Return this rank's rows of what has a length and slices: consecutive, as many as others' but for one."""
+        """Return this rank's share of a batch.
+
+        Args:
+            batch: Anything with a length and slices.
+
+        Returns:
+            Consecutive rows; the shares of two ranks differ by one row at most.
+        """
         if self.size == 1:
             return batch
         count = len(batch)
@@ -70,27 +77,40 @@ class Ranks:
     # ------------------------------------------------------------------ exchange
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in their order; anything that pickle takes, tensors on the CPU."""
+        """Return the values of all ranks, in the order of the ranks.
+
+        Args:
+            value: Anything that can be pickled; tensors must be on the CPU. Ranks wait for each other.
+        """
         if self.size == 1:
             return [value]
         import torch.distributed as dist
 
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns on rank 0, where alone it is called; on all ranks."""
+        """Return a value of rank 0 on all ranks.
+
+        Args:
+            make: Returns the value, anything that can be pickled; called on rank 0 alone. The others wait for it.
+        """
         if self.size == 1:
             return make()
         import torch.distributed as dist
 
-        found = [make() if self.is_first else None]
-        dist.broadcast_object_list(found, src=0)
-        return found[0]  # type: ignore[return-value]  # what rank 0 made
+        values = [make() if self.is_first else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]  # type: ignore[return-value]  # what rank 0 made
 
     def send_tensors(self, module: nn.Module, *, buffers_alone: bool = False) -> None:
-        """Give the parameters and buffers of a module of rank 0 to all."""
+        """Copy the parameters and buffers of a module from rank 0 to all ranks.
+
+        Args:
+            module: A module with the same structure on each rank.
+            buffers_alone: Whether to copy buffers only, such as the statistics of normalisation layers.
+        """
         if self.size == 1:
             return
         import torch.distributed as dist
@@ -100,11 +120,23 @@ class Ranks:
             dist.broadcast(tensor.detach(), src=0)
 
     def mean(self, values: Sequence[float]) -> list[float]:
-        """Return the means of numbers over all ranks, the same on each."""
+        """Return the means of numbers over all ranks, the same on each.
+
+        Args:
+            values: The numbers of this rank; as many on each rank. They are added in the order of the ranks, so each
+                rank gets the same bits.
+        """
         return [sum(column) / self.size for column in zip(*self.gather(list(values)), strict=True)]
 
     def total(self, value: torch.Tensor | float) -> torch.Tensor | float:
-        """Return the sum over all ranks: of a scalar on a device there, without waiting for it."""
+        """Return the sum of a number over all ranks.
+
+        Args:
+            value: A number, or a scalar on any device.
+
+        Returns:
+            A number; for a scalar a scalar on its device, without waiting for it.
+        """
         import torch
         import torch.distributed as dist
 
@@ -113,12 +145,15 @@ class Ranks:
         return summed if isinstance(value, torch.Tensor) else summed.item()
 
     def poll(self, number: int) -> int:
-        """Return the greatest of the numbers that ranks gave to the last call, and begin to exchange those of this one.
+        """Return the greatest number that ranks passed to the last call, and begin to exchange those of this call.
 
-        So nobody waits for it, and all ranks know the same after the same step.
+        No rank waits, and all know the same after the same step.
+
+        Args:
+            number: The number of this rank, such as that of a signal; 0 for none.
 
         Raises:
-            RankError: If another rank is known to have failed: what was exchanged with it since may be anything.
+            RankError: If another rank is known to have failed, as exchanges with it since are not reliable.
         """
         if self._notices is not None:
             self._notices.check()
@@ -126,7 +161,14 @@ class Ranks:
         return 0 if pending is None else self._end(pending)
 
     def agree(self, number: int) -> int:
-        """Return the greatest of the numbers that ranks give, here or to the last `poll`; it is waited for."""
+        """Return the greatest number that ranks pass, here or to the last `poll`; ranks wait for each other.
+
+        Args:
+            number: The number of this rank; 0 for none.
+
+        Raises:
+            RankError: If another rank is known to have failed.
+        """
         if self.size == 1:
             return number
         return max(self.poll(number), self.poll(number))
@@ -145,7 +187,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def first_on_node(self) -> Iterator[None]:
-        """Let the first rank of each node go ahead, such as to fill a cache; the others wait, however long it takes."""
+        """Run the block on the first rank of each node first, such as to fill a cache; the others wait for it."""
         if self._notices is None:
             yield
             return
@@ -164,22 +206,28 @@ _current = ALONE
 
 
 def current() -> Ranks:
-    """Return the ranks that this process has joined; `ALONE` if it is alone."""
+    """Return the ranks that this process has joined; `ALONE` for a single process."""
     return _current
 
 
 def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
-    """Join the other ranks, which all do so: from here on they can exchange tensors.
+    """Join the other ranks, which all call it; afterwards they can exchange tensors.
 
     Args:
-        notices: Of the launch.
+        notices: The notices of the launch.
         options: Settings of the ingredient `distributed`.
+
+    Returns:
+        The ranks, which `current` returns from now on.
+
+    Raises:
+        RankError: If a rank does not come within `timeout_s`.
     """
     global _current
     import torch.distributed as dist
 
     world = notices.world
-    # So that one that does not come is missed here, and by its name.
+    # A rank that does not come is reported here, by its name.
     notices.put(f"joining/{world.rank}", True)
     for rank in range(world.size):
         notices.take(f"joining/{rank}", options["timeout_s"])
@@ -197,7 +245,14 @@ def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
 
 
 def backend_of(name: str) -> str:
-    """Return torch's name of a backend: on GPUs nccl for tensors there, and gloo for what lies on the CPU."""
+    """Return torch's name of a backend.
+
+    Args:
+        name: The setting: `auto`, `gloo` or `nccl`.
+
+    Returns:
+        `gloo` if that is the setting, or there is no GPU; else NCCL for tensors on GPUs, gloo for those on the CPU.
+    """
     import torch
 
     if name == "gloo" or not torch.cuda.is_available():
@@ -209,8 +264,8 @@ def leave(*, well: bool) -> None:
     """Leave the other ranks.
 
     Args:
-        well: Whether this one has come to its end; else the connections are left to the end of the process, because
-            closing those of NCCL would wait for a rank that is gone.
+        well: Whether this rank has ended normally. Otherwise connections of NCCL stay open until the process ends,
+            because closing them would wait for a rank that is gone.
     """
     global _current
     if _current is ALONE:
@@ -224,5 +279,9 @@ def leave(*, well: bool) -> None:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Tell whether an error is one of the connection to other ranks, which torch raises as RuntimeError."""
+    """Tell whether an error is about the connection to other ranks, so that another rank is to blame.
+
+    Args:
+        error: Any error; torch raises those of connections as RuntimeError, and only the message tells them apart.
+    """
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OF_CONNECTION)

@@ -1,7 +1,7 @@
-"""`Notices`: what ranks tell each other beside the training: the config, the record, and how each of them ended.
+"""`Notices`: messages between ranks beside the training: the config, the record, and how each rank ended.
 
-They lie in the store at MASTER_ADDR:MASTER_PORT, where ranks meet. Whoever waits for a notice looks for ranks that have
-ended meanwhile, so that nobody waits for the dead.
+They are kept in the store at MASTER_ADDR:MASTER_PORT, through which ranks connect. A rank that waits for a notice also
+checks for ranks that have ended, so none waits for a dead one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from observers.record.identity import start_of
 __all__ = ["Notices"]
 
 _POLL_S = 0.02
-# How long a rank that lost the others waits for them to say why; and how long for one that has not been heard of yet.
+# Seconds that a rank waits for the reason why others ended.
 _REASON_S = 5.0
-# How often a rank looks whether another one has failed.
+# Seconds between two checks whether another rank has failed.
 _WATCH_S = 0.5
-# How long a process whose store is gone may take to be gone itself.
+# Seconds between the end of a store and that of its process.
 _GOING_S = 0.5
+# Seconds that ranks wait for each other to connect.
 _MEET_S = 300.0
-# Ends of a rank that end the others, too.
+# States of an ended rank that end the others, too.
 _BAD = ("FAILED", "INTERRUPTED")
 
 
@@ -37,13 +38,13 @@ class Notices:
     """The notices of a launch.
 
     Args:
-        world: Which rank this process is.
+        world: The rank of this process.
 
     Attributes:
         store: The store, for torch's own process group.
 
     Raises:
-        RankError: If the ranks do not meet.
+        RankError: If the ranks cannot connect.
     """
 
     def __init__(self, world: World) -> None:
@@ -57,25 +58,34 @@ class Notices:
                 f"rank {world.rank}: cannot meet the others at MASTER_ADDR={os.environ['MASTER_ADDR']}, "
                 f"MASTER_PORT={os.environ['MASTER_PORT']} ({str(error).splitlines()[0]})"
             ) from error
-        # A launcher may keep its store, with all that is in it, when it starts its processes anew.
+        # A launcher may keep its store, with its content, when it restarts its processes.
         self.store = dist.PrefixStore(f"attempt/{world.restarts}", store)
         self._notices = dist.PrefixStore("sacristan", self.store)
         self._people: dict[int, dict[str, Any]] = {}
-        self._is_told = False
+        self._has_ended = False
         # Whether the store is gone.
         self._is_alone = False
-        # Of the first rank that failed.
+        # The error of the first rank that failed.
         self._known: RankError | None = None
         self._has_left = threading.Event()
         self._watching: threading.Thread | None = None
         self.put(f"here/{world.rank}", _me())
 
     def put(self, name: str, value: Any) -> None:
-        """Leave a notice, JSON."""
+        """Post a notice, which stays in the store.
+
+        Args:
+            name: Its name; a later notice of the same name replaces it.
+            value: Anything that JSON holds.
+        """
         self._notices.set(name, json.dumps(value))
 
     def take(self, name: str, timeout_s: float | None = None) -> Any:
-        """Return a notice, as soon as it is there.
+        """Wait for a notice, and return it.
+
+        Args:
+            name: Its name.
+            timeout_s: Seconds to wait; None waits as long as all ranks live.
 
         Raises:
             RankError: If a rank has ended meanwhile, or it takes longer than `timeout_s`.
@@ -83,10 +93,10 @@ class Notices:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         looked = time.monotonic()
         while not self._check(name):
-            if time.monotonic() - looked > 10 * _POLL_S:  # not each time: it asks for every rank
-                found = self.ended()
-                if found is not None:
-                    raise found
+            if time.monotonic() - looked > 10 * _POLL_S:  # not each time: it queries every rank
+                error = self.ended()
+                if error is not None:
+                    raise error
                 looked = time.monotonic()
             if until is not None and time.monotonic() > until:
                 raise RankError(f"rank {self.world.rank}: waited {timeout_s:g} s for another rank ({name})")
@@ -100,16 +110,21 @@ class Notices:
             raise RankError("rank 0, or the launcher, is gone: its store does not answer") from error
 
     def know_all(self) -> None:
-        """Remember who the other ranks are, all of which are here, for when the store is gone."""
+        """Remember host and pid of the other ranks, all of which are here, for when the store is gone."""
         for rank in range(self.world.size):
             self._person(rank)
 
     # ------------------------------------------------------------------ how ranks end
 
     def tell_end(self, status: str, reason: str) -> None:
-        """Leave word of how this rank ends; the first word counts."""
-        if not self._is_told:
-            self._is_told = True
+        """Post how this rank ends; only the first call counts.
+
+        Args:
+            status: Such as COMPLETED, FAILED or INTERRUPTED; the last two end the other ranks.
+            reason: The error or the signal, for the messages of the other ranks.
+        """
+        if not self._has_ended:
+            self._has_ended = True
             end = {"status": status, "reason": reason}
             with contextlib.suppress(RuntimeError):  # the store may be gone
                 self.put(f"end/{self.world.rank}", end)
@@ -117,7 +132,7 @@ class Notices:
                     self.put("failed", {**end, "rank": self.world.rank})
 
     def watch(self) -> None:
-        """Look from now on, in a thread, whether another rank has failed: the store may go with rank 0."""
+        """Watch in a thread from now on whether another rank has failed: the store may end with rank 0."""
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
         self._watching.start()
 
@@ -135,18 +150,18 @@ class Notices:
                 _abort_collectives()
 
     def check(self) -> None:
-        """Raise the error of a rank that is known to have failed; asks nobody.
+        """Raise the error of a rank that is known to have failed, without a query.
 
-        Of a signal all ranks know after the same step, and save their state: that is no error here.
+        A signal is no error here: all ranks know of it after the same step, and save their state.
         """
         if self._known is not None and self._known.status == "FAILED":
             raise self._known
 
     def leave(self, *, well: bool) -> None:
-        """Look no more; first wait until the others know why, some seconds at most, if their store goes with this rank.
+        """Stop watching. If the store ends with this rank, first wait some seconds until the others know why.
 
         Args:
-            well: Whether this one has come to its end.
+            well: Whether this rank has ended normally, so that the others need no reason.
         """
         if not well and self.world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             until = time.monotonic() + _REASON_S
@@ -161,10 +176,10 @@ class Notices:
         return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
 
     def ended(self) -> RankError | None:
-        """Return the error of a rank that has failed, or is gone without a word; None as long as there is none.
+        """Return the error of a rank that has failed, or is gone without a notice; None as long as there is none.
 
-        Whether a process is gone is seen on its own node alone. A rank that ended because of another one, or well, says
-        nothing of interest.
+        Only ranks of the same node can see that a process is gone. Ranks that ended normally, or because of another
+        one, do not count.
         """
         if self._known is not None:
             return self._known
@@ -178,14 +193,14 @@ class Notices:
         return [rank for rank in range(self.world.size) if rank != self.world.rank]
 
     def _failed(self) -> RankError | None:
-        """Return what `ended` does, asking the store for one notice alone."""
+        """Return the result of `ended` with a single query of the store."""
         end = self._read("failed")
         if end is not None and end["rank"] != self.world.rank:
             return self._error_of(end["rank"], end)
         return self._gone()
 
     def _gone(self) -> RankError | None:
-        """Return the error of a rank of this node that is gone without a word."""
+        """Return the error of a rank of this node that is gone without a notice."""
         for rank in self._others():
             if self._is_gone(rank) and self._read(f"end/{rank}") is None:
                 return RankError(
@@ -198,12 +213,12 @@ class Notices:
         return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
 
     def reason(self) -> RankError | None:
-        """Return `ended` once there is one; None after some seconds, or if the store is gone with rank 0."""
-        found, until = self.ended(), time.monotonic() + (_GOING_S if self._is_alone else _REASON_S)
-        while found is None and time.monotonic() < until:
+        """Wait some seconds for an error from `ended`; None if there is none."""
+        error, until = self.ended(), time.monotonic() + (_GOING_S if self._is_alone else _REASON_S)
+        while error is None and time.monotonic() < until:
             time.sleep(_POLL_S)
-            found = self.ended()
-        return found
+            error = self.ended()
+        return error
 
     def _read(self, name: str) -> Any:
         if self._is_alone:
@@ -216,10 +231,10 @@ class Notices:
 
     def _person(self, rank: int) -> dict[str, Any] | None:
         if rank not in self._people:
-            found = self._read(f"here/{rank}")
-            if found is None:
+            person = self._read(f"here/{rank}")
+            if person is None:
                 return None
-            self._people[rank] = found
+            self._people[rank] = person
         return self._people[rank]
 
     def _name(self, rank: int) -> str:
@@ -234,9 +249,9 @@ class Notices:
 
 
 def _abort_collectives() -> None:
-    """Abort what this process waits for in NCCL, where it would not hear of a rank that is gone before the timeout.
+    """Abort the collectives of NCCL, which would wait for a rank that is gone until the timeout.
 
-    A collective that is aborted returns as if it were done, whatever lies in its memory; see `Notices.check`.
+    An aborted collective returns as if it were done, with undefined results; see `Notices.check`.
     """
     import torch.distributed as dist
 

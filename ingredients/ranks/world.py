@@ -12,21 +12,21 @@ from ingredients.errors import ConfigError
 
 __all__ = ["World", "world_of"]
 
-# What torch itself reads to let processes meet; `torchrun` sets them, and so may anybody else.
+# Variables that torch reads to connect processes; `torchrun` sets them, and so may any other launcher.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """The processes that one launch has started, and which of them this one is.
+    """The processes of one launch, and the rank of this one.
 
     Attributes:
         rank: Number of this process, from 0.
         size: Number of processes.
         local_rank: Number of this process on its node.
         local_size: Number of processes on its node.
-        launch: What names the launch, the same after a restart of its processes; empty if nothing does.
-        restarts: How often the launcher has started its processes anew.
+        launch: Name of the launch, the same after a restart of its processes; empty for a single process.
+        restarts: How often the launcher has restarted its processes.
     """
 
     rank: int = 0
@@ -43,13 +43,13 @@ class World:
 
 
 def world_of(environ: Mapping[str, str] | None = None) -> World:
-    """Return the world that the environment describes; that of a process alone, if it describes none.
+    """Return the world that the environment describes; that of a single process, if it describes none.
 
     Args:
         environ: The environment; by default that of this process.
 
     Raises:
-        ConfigError: If one of the variables holds no number, or the numbers make no sense.
+        ConfigError: If a variable holds no number, or a rank is out of range.
     """
     environ = os.environ if environ is None else environ
     if not all(environ.get(name) for name in _NEEDED):
@@ -69,9 +69,9 @@ def world_of(environ: Mapping[str, str] | None = None) -> World:
 
 
 def _launch(environ: Mapping[str, str]) -> str:
-    """Return what names the launch: its id, or without one the process that started this one."""
-    given = environ.get("TORCHELASTIC_RUN_ID", "none")
-    return given if given != "none" else f"{socket.gethostname()}/{os.getppid()}"
+    """Return the id of the launch, or without one host and pid of the parent process."""
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
+    return run_id if run_id != "none" else f"{socket.gethostname()}/{os.getppid()}"
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -20,7 +20,7 @@ from ingredients.tuning.lr_range import step, unchanged
 
 __all__ = ["BatchSizes", "Tried", "batch_of", "draw", "is_out_of_memory", "largest", "largest_batch", "print_sizes"]
 
-# What errors of CUDA's libraries say where there is no memory for them.
+# Messages of CUDA's libraries that have no memory left.
 _OF_MEMORY = (
     "out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
@@ -35,11 +35,11 @@ _OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class Tried:
-    """A batch that was tried.
+    """A trial of a batch size.
 
     Attributes:
-        size: Its samples.
-        peak_bytes: Most memory that tensors took of the device; None if it did not suffice.
+        size: Samples in the batch.
+        peak_bytes: Peak memory of tensors on the device; None if it did not suffice.
         step_s: Seconds of a step of training; None if the memory did not suffice.
     """
 
@@ -53,8 +53,8 @@ class BatchSizes:
     """Results by batch size.
 
     Attributes:
-        largest: The largest that fits; 0 if none does.
-        tried: All that were tried, rising.
+        largest: The largest size that fits; 0 if none does.
+        tried: All trials, by rising size.
         total_bytes: Memory of the device.
     """
 
@@ -64,10 +64,14 @@ class BatchSizes:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest size from 1 to `most` that fits, where all smaller ones do; 0 if none does.
+    """Return the largest size that fits, where all smaller ones do; 0 if none does.
 
-    Doubles until a size does not fit, then bisects until it is known to 1 part in 16, or exactly below 16: what a
-    device has left varies by more.
+    Doubles until a size does not fit, then bisects to 1 part in 16, or exactly below 16: the free memory of a device
+    varies by more.
+
+    Args:
+        fits: Tries a size.
+        most: The largest size to try.
     """
     good, bad = 0, most + 1
     size = 1
@@ -83,16 +87,19 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def largest_batch(
     model: nn.Module, loss: Loss, batches: Batches, optimizer: torch.optim.Optimizer, amp: MixedPrecision
 ) -> BatchSizes:
-    """Return the largest batch on which a step of training fits into the memory of a CUDA device, and what was tried.
+    """Find the largest batch for which a step of training fits into the memory of a CUDA device.
 
-    It is at most the number of training samples. Everything is put back as it was.
+    It has at most all training samples. Model, optimizer and random streams are restored afterwards.
 
     Args:
         model: The model, on its device.
         loss: The loss.
-        batches: Where samples come from.
+        batches: The source of samples.
         optimizer: Over the model's parameters.
-        amp: The precision; micro-batches are what is measured.
+        amp: The precision; sizes are those of micro-batches.
+
+    Returns:
+        The largest size, and all trials.
 
     Raises:
         DeviceError: If the device is not CUDA.
@@ -100,8 +107,8 @@ def largest_batch(
     device = amp.device
     if device.type != "cuda":
         raise DeviceError(
-            f"training.find_batch_size: got the device {device}, expected cuda; the memory of others does not end with "
-            "an error but in swapping, so compare data.batch_size by the peak memory that a training logs"
+            f"training.find_batch_size: got the device {device}, expected cuda; other devices swap instead of failing, "
+            "so compare data.batch_size by the peak memory that a training logs"
         )
 
     tried: list[Tried] = []
@@ -132,33 +139,37 @@ def largest_batch(
     return BatchSizes(found, sorted(tried, key=lambda each: each.size), total)
 
 
-def print_sizes(found: BatchSizes) -> None:
-    """Print memory and speed by size."""
+def print_sizes(sizes: BatchSizes) -> None:
+    """Print a table of peak memory and samples per second by size."""
     rows = []
-    for each in found.tried:
-        if each.peak_bytes is None or each.step_s is None:
-            rows.append([each.size, "does not fit", ""])
+    for trial in sizes.tried:
+        if trial.peak_bytes is None or trial.step_s is None:
+            rows.append([trial.size, "does not fit", ""])
         else:
-            rows.append([each.size, f"{each.peak_bytes / 2**20:.1f}", f"{each.size / each.step_s:,.0f}"])
+            rows.append([trial.size, f"{trial.peak_bytes / 2**20:.1f}", f"{trial.size / trial.step_s:,.0f}"])
     print_table(["batch size", "peak MiB", "samples/s"], rows)
 
 
-def draw(found: BatchSizes, path: Path) -> None:
-    """Draw memory and speed by size as a PNG.
+def draw(sizes: BatchSizes, path: Path) -> None:
+    """Draw peak memory and speed by size as a PNG; sizes that do not fit are red lines.
+
+    Args:
+        sizes: From `largest_batch`.
+        path: The file.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
     figure = require("matplotlib.figure", "plot", "drawing memory").Figure(figsize=(6, 6), layout="constrained")
     memory, speed = figure.subplots(2, sharex=True)
-    good = [each for each in found.tried if each.peak_bytes is not None and each.step_s is not None]
-    sizes = [each.size for each in good]
-    memory.loglog(sizes, [each.peak_bytes / 2**20 for each in good if each.peak_bytes is not None], "o-")
-    memory.axhline(found.total_bytes / 2**20, color="tab:red", linestyle="--", label="memory of the device")
-    speed.semilogx(sizes, [each.size / each.step_s for each in good if each.step_s], "o-")
-    for each in found.tried:
-        if each.peak_bytes is None:
-            memory.axvline(each.size, color="tab:red", alpha=0.4)
+    good = [trial for trial in sizes.tried if trial.peak_bytes is not None and trial.step_s is not None]
+    fitting = [trial.size for trial in good]
+    memory.loglog(fitting, [trial.peak_bytes / 2**20 for trial in good if trial.peak_bytes is not None], "o-")
+    memory.axhline(sizes.total_bytes / 2**20, color="tab:red", linestyle="--", label="memory of the device")
+    speed.semilogx(fitting, [trial.size / trial.step_s for trial in good if trial.step_s], "o-")
+    for trial in sizes.tried:
+        if trial.peak_bytes is None:
+            memory.axvline(trial.size, color="tab:red", alpha=0.4)
     memory.set(ylabel="peak memory, MiB")
     memory.legend()
     speed.set(xlabel="batch size", ylabel="samples/s")
@@ -166,7 +177,15 @@ def draw(found: BatchSizes, path: Path) -> None:
 
 
 def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a batch of the first samples of an epoch; its memory is taken once."""
+    """Return one batch of the first samples of an epoch, whose memory is allocated once.
+
+    Args:
+        batches: The source of samples, in batches of any size.
+        size: Samples in the batch; fewer if an epoch has fewer.
+
+    Raises:
+        DeviceError: If there is no sample.
+    """
     whole: tuple[torch.Tensor, torch.Tensor] | None = None
     count = 0
     for inputs, targets in batches.epoch(1):
@@ -186,8 +205,8 @@ def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether an error says that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
+    """Tell whether an error means that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
 
-    These allocate workspaces themselves. Where cuDNN finds none small enough, it says that it has no engine.
+    These allocate their own workspaces. If cuDNN finds no room for one, its message is that it has no engine.
     """
     return isinstance(error, torch.OutOfMemoryError) or any(mark in str(error) for mark in _OF_MEMORY)

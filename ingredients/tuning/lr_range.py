@@ -1,4 +1,4 @@
-"""The learning-rate range test: train while the rate rises exponentially, and see where the loss falls fastest.
+"""The learning-rate range test: train while the rate rises exponentially, and find where the loss falls fastest.
 
 Source: Smith, Cyclical Learning Rates for Training Neural Networks, https://arxiv.org/abs/1506.01186; the smoothing
 and the choice of the steepest descent are those of fastai, https://docs.fast.ai/callback.schedule.html.
@@ -31,7 +31,7 @@ from ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
 
-# Share of the old value in the smoothed loss; times its lowest value at which the loss has diverged.
+# Share of the old value in the smoothed loss; multiple of its lowest value at which the loss has diverged.
 _SMOOTHING, _DIVERGED = 0.9, 4.0
 # Fewer steps say little, more say nothing new.
 _FEWEST, _MOST = 100, 1000
@@ -42,7 +42,7 @@ class LrRange:
     """Losses by learning rate.
 
     Attributes:
-        rates: Learning rates that were tried, rising.
+        rates: Learning rates tried, rising.
         losses: The smoothed loss at each.
         diverged: Whether the loss diverged at the last one.
     """
@@ -59,7 +59,7 @@ class LrRange:
     @property
     def suggestion(self) -> float | None:
         """The rate at which the loss fell fastest; None if it did not fall."""
-        # The first values of a smoothed loss rest on few batches.
+        # The first values of a smoothed loss come from few batches.
         first, last = len(self.rates) // 10, int(np.argmin(self.losses))
         if last - first < 2:
             return None
@@ -77,22 +77,25 @@ def try_rates(
     lowest: float = 1e-7,
     highest: float = 10.0,
 ) -> LrRange:
-    """Train for one pass while the learning rate rises, then put everything back as it was.
+    """Train for one pass while the learning rate rises, then restore model, optimizer and random streams.
 
     A pass of fewer than 100 steps is repeated up to that number, and one of more than 1000 ends there. Groups of the
-    optimizer keep the ratios of their rates; the rate that counts is that of the first group.
+    optimizer keep the ratios of their rates; the rate of the first group counts.
 
     Args:
         model: The model, on the device of the data.
         loss: The loss.
-        batches: What to train on.
+        batches: The training part.
         optimizer: Over the model's parameters, with the rates of the config.
         amp: Precision, clipping and accumulation.
         lowest: First learning rate.
         highest: Last learning rate.
 
+    Returns:
+        The smoothed loss by learning rate, up to the rate at which it diverged.
+
     Raises:
-        OptimizerError: If the optimizer recomputes its loss.
+        OptimizerError: If the optimizer recomputes its loss, or the first loss is not finite.
     """
     if recomputes_loss(optimizer):
         raise OptimizerError(
@@ -156,7 +159,14 @@ def step(
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision) -> Iterator[None]:
-    """Put weights, optimizer, precision and global random streams back afterwards as they were."""
+    """Restore weights, statistics, modes, optimizer, precision and global random streams after the block.
+
+    Args:
+        model: The model.
+        loss: The loss, whose module may have parameters or statistics.
+        optimizer: The optimizer; its gradients are cleared.
+        amp: The precision, whose scale may change.
+    """
     parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
     kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
     modes = [(module, module.training) for module in model.modules()]
@@ -178,29 +188,33 @@ def _groups(batches: Batches, accumulate: int) -> Iterator[list]:
             yield group
 
 
-def print_range(found: LrRange) -> None:
-    """Print the losses at about ten rates, and the suggestion."""
-    places = sorted({round(place) for place in np.linspace(0, len(found.rates) - 1, 11)})
-    print_table(["lr", "loss"], [[f"{found.rates[place]:.2e}", f"{found.losses[place]:.4f}"] for place in places])
-    if found.diverged:
-        print(f"diverged above lr={found.rates[-1]:.2e}")
-    if found.suggestion is None:
+def print_range(tried: LrRange) -> None:
+    """Print the losses at about ten rates, the rate at which the loss diverged, and the suggestion."""
+    places = sorted({round(place) for place in np.linspace(0, len(tried.rates) - 1, 11)})
+    print_table(["lr", "loss"], [[f"{tried.rates[place]:.2e}", f"{tried.losses[place]:.4f}"] for place in places])
+    if tried.diverged:
+        print(f"diverged above lr={tried.rates[-1]:.2e}")
+    if tried.suggestion is None:
         print("the loss did not fall at any rate; look at data, model and loss")
     else:
-        print(f"lowest at lr={found.lowest:.2e}; falls fastest at the suggestion: optimizer.lr={found.suggestion:.2g}")
+        print(f"lowest at lr={tried.lowest:.2e}; falls fastest at the suggestion: optimizer.lr={tried.suggestion:.2g}")
 
 
-def draw(found: LrRange, path: Path) -> None:
-    """Draw the loss by learning rate as a PNG.
+def draw(tried: LrRange, path: Path) -> None:
+    """Draw the smoothed loss by learning rate as a PNG, with a line at the suggestion.
+
+    Args:
+        tried: From `try_rates`.
+        path: The file.
 
     Raises:
         MissingDependencyError: If matplotlib is not installed.
     """
     figure = require("matplotlib.figure", "plot", "drawing the losses").Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    axes.semilogx(found.rates, found.losses)
-    if found.suggestion is not None:
-        axes.axvline(found.suggestion, color="tab:red", linestyle="--", label=f"lr={found.suggestion:.2g}")
+    axes.semilogx(tried.rates, tried.losses)
+    if tried.suggestion is not None:
+        axes.axvline(tried.suggestion, color="tab:red", linestyle="--", label=f"lr={tried.suggestion:.2g}")
         axes.legend()
     axes.set(xlabel="learning rate", ylabel="loss, smoothed")
     figure.savefig(path)

@@ -303,7 +303,7 @@ def test_checkpoint_of_an_earlier_version_is_evaluated_with_a_line_that_says_so(
     path = folder / "1" / "checkpoints" / "best.pt"
     without_preparation(path)
     assert run(WINE | {"seed": 1, "checkpoint.path": str(path)}, "evaluate").result == done.result
-    assert f"{path} was saved by an earlier version, which did not keep what its data were prepared by" in caplog.text
+    assert f"{path} was saved by an earlier version, which did not keep the preparation of its data" in caplog.text
     run(WINE | {"checkpoint.path": str(path)}, "evaluate")
     assert any(message.startswith(f"{path} was trained with seed=1, so the test part") for message in caplog.messages)
 

@@ -147,7 +147,7 @@ class Airy(nn.Module):
     ("model", "format", "message"),
     [
         (Deciding, "pt2", r"test_exporting.py:\d+: 'return inputs if inputs.sum\(\) > 0 .*data-dependent.*torch.where"),
-        (OfOneSize, "pt2", r"it computes for batches of 8 samples alone; take the size of a batch from"),
+        (OfOneSize, "pt2", r"it computes only batches of 8 samples; take the size of a batch from"),
         (Structured, "pt2", r"export: the model returns a dict, expected a tensor"),
         (Airy, "onnx", r"export.format=onnx: ONNX has no operation for aten.special_airy_ai; use export.format=pt2"),
     ],
@@ -173,7 +173,7 @@ def test_export_without_samples_or_preparation_is_refused(data, tensor_data, mod
     empty = tensor_data((INPUTS, LABELS))
     with pytest.raises(DataError, match="export: there is no sample to compare the file on; give data with a test"):
         export(model, empty, tmp_path / "model.pt2", {}, format="pt2")
-    with pytest.raises(DataError, match=r"export.preparation: what the data were prepared by is not known here"):
+    with pytest.raises(DataError, match=r"export.preparation: the preparation of the data is not known here"):
         export(model, data, tmp_path / "model.pt2", {}, format="pt2", preparation=True)
     with pytest.raises(DataError, match="export: samples of any structure are not exported"):
         export(model, dataclasses.replace(data, task="custom"), tmp_path / "model.pt2", {}, format="pt2")
