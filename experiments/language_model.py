@@ -67,7 +67,7 @@ def gpt_config() -> None:
     depth = 3
     # attention heads; must divide the width
     heads = 3
-    # width of the hidden layer over that of a token
+    # width of the hidden layer, as a multiple of the width of a token
     mlp_ratio = 4.0
     # probability of zeroing a feature
     dropout = 0.0
@@ -81,7 +81,7 @@ def config(optimizer: Any, training: Any, checkpoint: Any) -> None:
     epochs = training["epochs"]
     # auto resumes the unfinished run with this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
-    # what is written by the command generate, and at the end of a training
+    # text written by the command generate, and at the end of a training
     sample = {
         # text to continue
         "prompt": "The ",

@@ -66,7 +66,7 @@ def config() -> None:
     trainer: dict = {}
     # callbacks of the trainer, each {name: package.module:Class, options: {...}}
     callbacks: list = []
-    # what is kept, and what is loaded
+    # checkpoints to keep, and the one to resume from
     checkpoint = {
         # arguments of lightning's ModelCheckpoint, such as monitor, mode, save_top_k
         "options": {},

@@ -122,7 +122,7 @@ class Callbacks:
 
     @property
     def look_at_steps(self) -> bool:
-        """Whether any acts after each step."""
+        """True if a callback acts after each step."""
         return bool(self._after_step)
 
     @contextlib.contextmanager

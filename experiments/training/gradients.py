@@ -61,24 +61,18 @@ def add_gradients(
                 skipped = skipped + share
                 continue
             parts = value if isinstance(value, Mapping) else {"loss": value}
-            batch_loss = parts["loss"] if "loss" in parts else note(parts)
-            if not is_whole:
-                batch_loss = batch_loss * share
-        amp.backward(batch_loss)
-        detached = batch_loss.detach()
-        total = detached if len(group) == 1 else precise(detached) if total is None else total + precise(detached)
-        for name, part in parts.items() if isinstance(value, Mapping) else ():
+            loss = parts["loss"] if "loss" in parts else note(parts)
+            loss = loss if is_whole else loss * share
+        amp.backward(loss)
+        total = loss.detach() if len(group) == 1 else precise(loss.detach()) + (0.0 if total is None else total)
+        for name, part in parts.items() if len(parts) > 1 else ():
             part = torch.as_tensor(part).detach()
-            part = part if is_whole else part * share
-            scalars[name] = scalars[name] + part if name in scalars else part
-    if total is None:
-        return None
-    if not is_whole and skipped > 0:
+            scalars[name] = scalars.get(name, 0.0) + (part if is_whole else part * share)
+    if total is not None and not is_whole and skipped > 0:
         rest = 1 / (1 - skipped)
         total, scalars = total * rest, {name: value * rest for name, value in scalars.items()}
-        for parameter in parameters_of(optimizer):
-            if parameter.grad is not None:
-                parameter.grad.mul_(rest)
+        for gradient in (p.grad for p in parameters_of(optimizer) if p.grad is not None):
+            gradient.mul_(rest)
     if scalars:
         note(scalars)
     return total

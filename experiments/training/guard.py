@@ -112,7 +112,7 @@ class Recovery(Callback):
                 f"help. Lower the learning rate, or look at what was found.{report}"
             )
         action = self._roll_back(trainer) if self._rolls_back else "it is left out"
-        _copy(self._kept, self._buffers)  # the examination kept those of the steps it repeated
+        _copy(self._kept, self._buffers)  # the examination has kept those of repeated steps
         _log.warning("step %d: loss or gradients are NaN or infinite; %s.%s", step, action, report)
 
     def _roll_back(self, trainer: Trainer) -> str:

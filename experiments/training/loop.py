@@ -243,7 +243,7 @@ class _Session:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether patience or a callback has ended the training."""
+        """True if patience or a callback has ended the training."""
         return self.monitor.exhausted or self.trainer.place.stopped
 
     def begin(self) -> None:

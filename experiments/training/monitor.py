@@ -45,7 +45,7 @@ class Monitor:
 
     @property
     def exhausted(self) -> bool:
-        """Whether patience has run out."""
+        """True if patience has run out."""
         return self.patience is not None and self.waited >= self.patience
 
     def check(self, metrics: Collection[str]) -> None:

@@ -91,7 +91,7 @@ class Supervised(Task):
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether the loss may ignore every target of a batch, and be NaN there."""
+        """True if the loss may ignore every target of a batch, and be NaN there."""
         ignored = getattr(self.module, "ignore_index", None)
         return ignored is not None and ignored >= 0
 

@@ -171,7 +171,7 @@ class Task:
 
     @property
     def steps_itself(self) -> bool:
-        """Whether the task overrides `step`."""
+        """True if the task overrides `step`."""
         return type(self).step is not Task.step
 
     @property
@@ -183,17 +183,17 @@ class Task:
 
     @property
     def may_be_nan(self) -> bool:
-        """Whether the loss of a batch may be NaN without harm, as of one whose targets are all ignored."""
+        """True if the loss of a batch may be NaN without harm, as of one whose targets are all ignored."""
         return False
 
     @property
     def is_changed_by_training(self) -> bool:
-        """Whether checkpoints hold the state of `module`."""
+        """True if checkpoints hold the state of `module`."""
         return self.module is not None and bool(self.module.state_dict())
 
     @property
     def keeps_state(self) -> bool:
-        """Whether checkpoints hold `state_dict`."""
+        """True if checkpoints hold `state_dict`."""
         return type(self).state_dict is not Task.state_dict
 
     def modules(self, model: nn.Module) -> tuple[nn.Module, ...]:

@@ -115,7 +115,7 @@ class StateFinder:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a later training of the run has states: its points are needed, and it rewinds the record."""
+        """True if a later training of the run has states: its points are needed, and it rewinds the record."""
         path = self._files.path
         stem, _, number = path.name.rpartition("-")
         after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{path.name}-2"

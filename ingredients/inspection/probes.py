@@ -82,7 +82,7 @@ class Probe:
 
     @property
     def is_attached(self) -> bool:
-        """Whether the hooks are there."""
+        """True if the hooks are there."""
         return bool(self._handles)
 
     def attach(self) -> None:

@@ -294,7 +294,7 @@ def _total_norm(parameters: list[Tensor]) -> Tensor | float:
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the parameters of all groups of an optimizer, in their order."""
+    """Return the parameters of all groups of an optimizer, in order."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
