@@ -209,7 +209,7 @@ class Checkpointer:
 
     @property
     def is_stopping(self) -> bool:
-        """True if a signal asked the training to end; of several ranks, whether all of them know."""
+        """True if a signal asked the training to end, and all ranks know of it."""
         return self._stopping.is_asked
 
     def is_due(self, step: int) -> bool:

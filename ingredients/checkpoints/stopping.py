@@ -33,7 +33,7 @@ class Stopping:
 
     @property
     def is_asked(self) -> bool:
-        """True if a signal asked the training to end; of several ranks, whether all of them know."""
+        """True if a signal asked the training to end, and all ranks know of it."""
         return self._has_agreed if self.ranks.size > 1 else bool(self._own_signal())
 
     def deferred(self) -> contextlib.AbstractContextManager[None]:
