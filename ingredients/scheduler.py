@@ -92,7 +92,7 @@ class Schedule:
 
     @property
     def has_length(self) -> bool:
-        """Whether the schedule may depend on the length of the training, unlike constant rates and a plateau."""
+        """True if the schedule may depend on the length of the training, unlike constant rates and a plateau."""
         return self.scheduler is not None and not self._on_plateau
 
     def check(self, metrics: Collection[str]) -> None:

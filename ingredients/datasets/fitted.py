@@ -18,7 +18,7 @@ __all__ = ["Preparation"]
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """How the training data of a model were prepared; other data for the model must be prepared the same way.
+    """The preparation of a model's training data; other data for the model must be prepared the same way.
 
     Attributes:
         task: classification, regression, multilabel, segmentation or custom.

@@ -18,7 +18,7 @@ class ByteImages(Protocol):
 
     @property
     def are_bytes(self) -> bool:
-        """Whether all images have at most 8 bits a channel, so that `bytes_at` can be called."""
+        """True if all images have at most 8 bits a channel, so that `bytes_at` can be called."""
 
     def bytes_at(self, index: int) -> np.ndarray:
         """Return an image as uint8 (height, width, channels)."""

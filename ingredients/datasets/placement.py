@@ -30,7 +30,7 @@ _SHARE = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where data are kept.
+    """The place where data are kept.
 
     Attributes:
         in_memory: Whether they are in the device's memory.

@@ -74,7 +74,7 @@ def _other_split(difference: str, remedy: str, ingredient: str) -> DataError:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """How data were drawn and split: enough to repeat the split, and to compare it with another.
+    """The drawing and splitting of data: enough to repeat a split, and to compare it with another.
 
     Attributes:
         seed: Seed of the streams `factory`, `limit` and `statistics`.

@@ -100,7 +100,7 @@ class Loss:
 
     @property
     def is_changed_by_training(self) -> bool:
-        """Whether training changes its parameters or statistics, so that checkpoints must hold its state."""
+        """True if training changes its parameters or statistics, so that checkpoints must hold its state."""
         statistics = [name for name, _ in self.module.named_buffers() if name not in ("weight", "pos_weight")]
         return bool(self.parameters or statistics)
 

@@ -145,7 +145,7 @@ class Measures:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been measured since the last `reset`."""
+        """True if nothing has been measured since the last `reset`."""
         return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:
