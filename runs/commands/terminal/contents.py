@@ -1,4 +1,4 @@
-"""`ls` and `get` of the files of a run, which `artifacts` and `sources` have in common."""
+"""The subcommands `ls` and `get`, which `artifacts` and `sources` share."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["add_contents", "list_or_get"]
 
 
-def add_contents(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `ls` and `get`.
+def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
+    """Add the subcommands `ls` and `get`.
 
     Args:
-        parser: Of the command.
-        what: Which files, for the help.
+        parser: The command's parser.
+        files: The files in words, for the help.
     """
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="action")
-    for name, help in (("ls", f"list the {what}"), ("get", f"write the {what} into a folder")):
+    for name, help in (("ls", f"list the {files}"), ("get", f"write the {files} into a folder")):
         action = actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
         add_store(action)
         add_run(action)
         if name == "get":
-            action.add_argument("names", nargs="*", metavar="NAME", help="which; all without any")
-            action.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to")
-            action.add_argument("--force", action="store_true", help="replace files that are there")
+            action.add_argument("names", nargs="*", metavar="NAME", help="names of files (all)")
+            action.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write into")
+            action.add_argument("--force", action="store_true", help="replace existing files")
         add_json(action)
 
 
@@ -41,9 +41,12 @@ def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[
     """List the files, or write them into a folder.
 
     Args:
-        arguments: That were typed.
-        kind: What the files are called.
-        contents_of: Returns the files of a run.
+        arguments: The parsed arguments of a command with `add_contents`.
+        kind: The kind of the files in a word.
+        contents_of: Function that returns the files of a run by name.
+
+    Returns:
+        The exit code; 1 if a file could not be written.
     """
     return _get(arguments, contents_of) if arguments.action == "get" else _list(arguments, kind, contents_of)
 

@@ -1,4 +1,4 @@
-"""Results of removing and copying."""
+"""Results of commands that remove, copy and write runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ __all__ = ["print_copied", "print_left_out", "print_problems", "print_removed", 
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
-    """Print what is gone, and what is not; `in_trash` says that it can come back."""
+    """Print which runs and files were removed, and which were kept.
+
+    Args:
+        removed: The result of the store.
+        in_json: Whether to print JSON.
+        in_trash: Whether the runs are in the trash, from which they can be restored.
+    """
     if in_json:
         print_json(
             {
@@ -49,12 +55,12 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
 
 
 def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json: bool) -> None:
-    """Print which run each has become.
+    """Print the new id of each copied run.
 
     Args:
-        copied: Runs that were copied, or taken out of an archive.
-        ids: What they are called where they come from, if that has a name.
-        in_json: For programs.
+        copied: Runs that were copied, or imported from an archive.
+        ids: Their ids in the store that they come from; an archive has none.
+        in_json: Whether to print JSON.
     """
     if in_json:
         rows = [{"id": c.run.id, "uid": c.run.uid, "is_new": c.is_new, "left_out": list(c.left_out)} for c in copied]
@@ -70,7 +76,14 @@ def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json
 
 
 def print_written(output: Path, what: str, note: str = "", *, with_length: bool = True) -> None:
-    """Print what was written to a file; to stderr if that is a pipe, which may be stdout itself."""
+    """Print what was written to a file; to stderr if that is a pipe, which may be stdout itself.
+
+    Args:
+        output: The file.
+        what: Its content in a few words.
+        note: A further line.
+        with_length: Whether to print the size of the file.
+    """
     from runs.drawing.output_file import is_stream
 
     is_file = not is_stream(output)
@@ -80,13 +93,21 @@ def print_written(output: Path, what: str, note: str = "", *, with_length: bool 
 
 
 def print_problems(problems: Mapping[str, str]) -> None:
-    """Print to stderr in one line which runs cannot be read completely, by their ids, and why."""
+    """Print to stderr, in one line, which runs cannot be read completely.
+
+    Args:
+        problems: The reasons by id; nothing is printed without any.
+    """
     if problems:
         shown = list_text([f"run {id} ({why})" for id, why in problems.items()])
         print_to_stderr(f"note: {count_text(len(problems), 'run')} cannot be read completely: {shown}")
 
 
 def print_left_out(sentences: Sequence[str]) -> None:
-    """Print to stderr what could not be taken along."""
+    """Print to stderr which parts of a run could not be copied.
+
+    Args:
+        sentences: A sentence for each part.
+    """
     for sentence in sentences:
         print_to_stderr(f"note: not taken over: {sentence}")

@@ -1,4 +1,4 @@
-"""Output of runs on a terminal: its text and colours, and no sequence that would do more."""
+"""Output of runs for a terminal: its text and colours, without other control sequences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_HELD = 4096
 
 
 class Sieve:
-    """Makes output harmless for a terminal, piece by piece.
+    """Filter that makes output harmless for a terminal, piece by piece.
 
     Args:
         colours: Whether colours are kept.
@@ -32,7 +32,15 @@ class Sieve:
         self._is_coloured = False
 
     def take(self, data: bytes, *, is_last: bool = False) -> str:
-        """Return what may be written after more output; what may yet become a sequence is held back."""
+        """Filter a piece of output.
+
+        Args:
+            data: The next bytes.
+            is_last: Whether no more follow.
+
+        Returns:
+            The harmless text; an unfinished sequence at its end is held back for the next piece.
+        """
         text = self._held + self._decoder.decode(data, is_last)
         self._held = ""
         match = _UNFINISHED.search(text)

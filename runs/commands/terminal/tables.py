@@ -1,4 +1,4 @@
-"""Tables: they fit into the terminal, and go whole into pipes and files."""
+"""Tables: fitted to a terminal, and complete in pipes and files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: As it came; it is made harmless when it is printed.
-        style: Colour on a terminal, as rich names it.
+        text: Any text; it is made harmless when it is printed.
+        style: Style on a terminal, as rich names it.
     """
 
     text: str
@@ -32,9 +32,9 @@ class Column:
     """Layout of a column.
 
     Attributes:
-        title: Its heading; none at all if no column of the table has one.
-        is_number: Aligned right, and never cut: half a number is a wrong number.
-        is_kept: Never cut, never left out.
+        title: Its heading; a table without any title has no head.
+        is_number: Whether to align it right and never cut it: half a number is a wrong number.
+        is_kept: Whether to never cut or drop it.
     """
 
     title: str = ""
@@ -43,10 +43,15 @@ class Column:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0) -> list[int]:
-    """Print a table; on a terminal cut to its width, and without the last columns where that is not enough.
+    """Print a table; on a terminal, cut cells to fit its width, and drop the last columns if that is not enough.
+
+    Args:
+        columns: The columns.
+        rows: The cells of each row.
+        indent: Spaces before each row.
 
     Returns:
-        The widths of the columns, for `print_row`; 0 of those that were left out.
+        The widths of the columns, for `print_row`; 0 for a dropped one.
     """
     shown = [_harmless_row(row) for row in rows]
     titles = [harmless(column.title) for column in columns]
@@ -69,7 +74,16 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], inden
 
 
 def print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> list[int]:
-    """Print one more row of a table, and return the widths, which grow where nothing must fit into a terminal."""
+    """Print one more row of a table.
+
+    Args:
+        columns: The columns of the table.
+        row: The cells.
+        widths: The widths that the call before returned.
+
+    Returns:
+        The widths for the next row; outside of a terminal they grow with long cells.
+    """
     row = _harmless_row(row)
     if not is_terminal():
         widths = [max(width, _width(cell.text)) for width, cell in zip(widths, row, strict=True)]
@@ -88,15 +102,16 @@ def _least(column: Column, texts: Sequence[str]) -> int:
 
 
 def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], room: int) -> tuple[list[int], list[int]]:
-    """Return widths of columns that fit into `room`, and the columns that do not; these have width 0.
-
-    The widest give first. What cannot give any more goes, from the right.
+    """Fit columns into a terminal: shrink the widest first, then drop columns from the right.
 
     Args:
-        widths: What the columns would like.
-        least: What they must have.
-        is_kept: Which never go.
-        room: Of the terminal.
+        widths: The full widths of the columns.
+        least: Their smallest widths.
+        is_kept: Whether a column is never dropped.
+        room: The width of the terminal.
+
+    Returns:
+        The widths, 0 for dropped columns, and the indices of these.
     """
     there = list(range(len(widths)))
     while sum(least[i] for i in there) + _GAP * (len(there) - 1) > room:
