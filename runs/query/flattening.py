@@ -111,10 +111,10 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Tell whether two values are the same: True is not 1, NaN is NaN, a tuple is its list.
+    """Tell whether two values are the same: True is not 1, 1 is 1.0, NaN is NaN, a tuple is its list.
 
     Args:
-        first: A value as JSON holds it.
+        first: A value as JSON holds it; lists and mappings compare by their items.
         second: The value to compare it with.
     """
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):

@@ -96,7 +96,7 @@ def full_name(name: str) -> str:
         name: A short or full name, such as `lr`, `val/loss.min` or `start`.
 
     Returns:
-        Such as `config.lr`, `summary.val/loss.min` or `start_time`.
+        The full name, such as `config.lr`, `summary.val/loss.min` or `start_time`.
     """
     if name in _FULL:
         return _FULL[name]

@@ -43,7 +43,7 @@ def read_serialized(value: dict[str, Any], *, twice: bool = False) -> Any:
 
     Args:
         value: The mapping.
-        twice: See `without_pickles`.
+        twice: Whether it may have been serialized twice; see `without_pickles`.
 
     Returns:
         The list or number; `value` itself if it stands for neither.

@@ -44,7 +44,7 @@ def value_text(value: Any, *, exact: bool = False) -> str:
     """Return a value as the text of a table's cell.
 
     Args:
-        value: The value; None is `MISSING`, lists and mappings are strict JSON.
+        value: The value; None is `MISSING`, texts stay as they are, lists and mappings are strict JSON.
         exact: Whether floats keep all their digits instead of five.
     """
     if value is None:
@@ -135,7 +135,11 @@ def utc(text: Any) -> Any:
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a size with three digits and its decimal unit, such as `1.23 MB`."""
+    """Return a size with three digits and its decimal unit, such as `1.23 MB`.
+
+    Args:
+        num_bytes: The size in bytes; from 1,000 TB on, the unit stays TB.
+    """
     power = 0
     while num_bytes >= 999.5 and power < 4:
         num_bytes /= 1000
@@ -159,7 +163,7 @@ def list_text(names: Iterable[object], most: int = _LISTED) -> str:
 
     Args:
         names: The names; other objects are shown as texts.
-        most: Maximum number of names to show.
+        most: Maximum number of names to show; the others are counted.
     """
     texts = list(dict.fromkeys(map(str, names)))
     return ", ".join(texts[:most]) + (f", and {len(texts) - most} more" if len(texts) > most else "")

@@ -54,10 +54,10 @@ def time_text(value: Any) -> str | None:
     """Return a time as the text by which every store compares it.
 
     Args:
-        value: See `time_of`.
+        value: A text in ISO 8601; see `time_of`.
 
     Returns:
-        ISO 8601 to the millisecond, which sorts by time; None if the value is no time.
+        ISO 8601 in UTC to the millisecond, which sorts by time; None if the value is no time.
     """
     time = _to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()

@@ -49,7 +49,7 @@ class Backend(abc.ABC):
         """Return the runs that a question asks for, whether or not runs have its fields.
 
         Args:
-            question: The question. The runs know its columns without reading anything else.
+            question: The question, parsed and checked. The runs know its columns without reading anything else.
         """
 
     @abc.abstractmethod
@@ -147,7 +147,7 @@ class Backend(abc.ABC):
             place: Its place, as `trash` returned it.
 
         Returns:
-            The run's id.
+            The run's id, which may differ from its former one.
 
         Raises:
             StoreError: If it is no longer there.

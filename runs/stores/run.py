@@ -152,7 +152,7 @@ class Run(abc.ABC):
             kind: `sources`, `resources`, `artifacts` or `checkpoints`.
 
         Returns:
-            The files; sources and resources may contain a name more than once.
+            The files, in the order of the record; sources and resources may contain a name more than once.
         """
 
     @property
@@ -419,7 +419,7 @@ class Run(abc.ABC):
 
         Args:
             name: The metric.
-            num_points: Maximum number of points, extremes kept; see `runs.query.decimation`.
+            num_points: Maximum number of points, extremes kept; see `runs.query.decimation`. None for all.
 
         Raises:
             StoreError: If there is no such metric.

@@ -73,7 +73,7 @@ def fingerprint(value: Any) -> tuple[str, Any]:
         value: A JSON value.
 
     Returns:
-        Its `identity`; for a long list or mapping, a digest of its JSON.
+        Its `identity`; for a list or mapping of 10,000 characters or more, a digest of its JSON.
     """
     if not isinstance(value, Mapping | list | tuple) or not value:
         return identity(value)
@@ -213,7 +213,7 @@ def telling_settings(runs: Sequence[Run]) -> list[str]:
     """Return the settings to show in a list of runs.
 
     Args:
-        runs: The runs, some of which may be damaged.
+        runs: The runs. Those whose config cannot be read are ignored.
 
     Returns:
         Short names: all parameters that differ in a sweep, else at most four settings.
@@ -252,7 +252,7 @@ def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for every run: its id, and the settings that distinguish it.
 
     Args:
-        runs: The runs.
+        runs: The runs, which a legend or table names.
 
     Returns:
         Labels of at most 60 characters by run, such as `run 3: lr=0.1, seed=2`.

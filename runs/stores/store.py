@@ -159,7 +159,7 @@ class Store:
         """Return one run.
 
         Args:
-            key: Its id, its uid, an unambiguous beginning of its uid, or `latest`.
+            key: Its id, its uid, an unambiguous beginning of its uid, or `latest` for the run that started last.
 
         Raises:
             RunNotFoundError: If there is no such run, or more than one.
@@ -366,7 +366,11 @@ class Store:
         return self.backend.artifacts()
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
-        """Return all readable versions of an artifact, oldest first; none for an unknown name."""
+        """Return all readable versions of an artifact, oldest first.
+
+        Args:
+            name: Name of the artifact, as `artifacts` returns it; an unknown one has no versions.
+        """
         return self.backend.artifact_versions(name)
 
     # ------------------------------------------------------------------ notes

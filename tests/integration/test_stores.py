@@ -306,6 +306,8 @@ def test_metrics_with_dots_are_called_by_their_names_in_every_store(tmp_path, da
             assert ids(store.find("training.loss.min=13")) == ["1"]
             [row] = store.find(columns=["training.loss.min", "summary"])
             assert (row["training.loss.min"], sorted(row["summary"])) == (13, ["$cost", "a,b", "training.loss"])
+            store.prefetch(found := store.find(), ["summary"])
+            assert sorted(found[0]["summary"]) == ["$cost", "a,b", "training.loss"]
             assert {"summary.training.loss.min", "summary.$cost.last"} <= set(store.frame().columns)
             assert {"summary.training.loss.min", "summary.$cost.last"} <= set(store.fields())
 

@@ -57,7 +57,7 @@ def key_of(connection: sqlite3.Connection, name: str) -> int | None:
         name: The field's full name.
 
     Returns:
-        The number; None if no run has the field.
+        The number, negative for the id and for a duration that no row holds; None if no run has the field.
     """
     if name == "_id":
         return _OF_NAME
@@ -71,7 +71,7 @@ def table_of(connection: sqlite3.Connection, key: int | None) -> str:
 
     Args:
         connection: To the index.
-        key: The number that `key_of` returned.
+        key: The number that `key_of` returned; for `status`, the table takes dead runs for DEAD.
     """
     if key == _OF_NAME:
         return _NAMES
@@ -87,10 +87,10 @@ def names_below(connection: sqlite3.Connection, name: str) -> dict[str, int]:
 
     Args:
         connection: To the index.
-        name: The mapping's full name.
+        name: The mapping's full name, such as `config.optimizer`.
 
     Returns:
-        Numbers of keys by the names in their origin.
+        Numbers of keys by the names in their origin, such as `optimizer.lr`.
     """
     origin, own = split_name(name)
     query = "SELECT name, id FROM key WHERE origin = ? AND name > ? AND name < ?"

@@ -124,10 +124,11 @@ class Index:
             filter, sort, limit, columns, offset: See `Question.of`.
 
         Returns:
-            See `answer`.
+            A mapping for each run; see `answer`.
 
         Raises:
             FilterError: If the question is malformed.
+            StoreError: See `answer`.
         """
         return self.answer(Question.of(filter, sort, limit, columns, offset))
 
@@ -156,10 +157,10 @@ class Index:
 
         Args:
             tree: The filter.
-            limit: Where to stop counting.
+            limit: Where to stop counting; None to count all.
 
         Raises:
-            StoreError: See `answer`.
+            StoreError: If the folder cannot be listed, or SQLite refuses the question.
         """
 
         def ask(connection: sqlite3.Connection) -> int:

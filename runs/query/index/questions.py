@@ -27,11 +27,11 @@ def find(connection: sqlite3.Connection, question: Question) -> list[dict[str, A
     """Return the runs that a question asks for.
 
     Args:
-        connection: To the index.
+        connection: To the index, with a reader's lock.
         question: The question.
 
     Returns:
-        For each run its `name` and the columns; see `Index.answer`.
+        For each run its `name` and the columns; see `runs.query.index.index.Index.answer`.
     """
     connection.execute("DELETE FROM temp.wanted")
     where, values = filter_sql(connection, question.tree)
@@ -59,9 +59,9 @@ def count(connection: sqlite3.Connection, tree: Filter, limit: int | None = None
     """Return the number of runs that a filter chooses.
 
     Args:
-        connection: To the index.
-        tree: The filter.
-        limit: Where to stop counting.
+        connection: To the index, with a reader's lock.
+        tree: The filter; it may have any number of conditions.
+        limit: Where to stop counting; None to count all.
     """
     connection.execute("DELETE FROM temp.wanted")
     where, values = filter_sql(connection, tree)

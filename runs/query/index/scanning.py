@@ -75,7 +75,7 @@ def look(store: Path, name: str) -> str | None:
         name: The run's name, as `scan` yields it.
 
     Returns:
-        The stamp; None if there is no such run.
+        The stamp, which equals the scanned one if nothing has changed; None if there is no such run.
     """
     outer, slash, _ = name.rpartition("/")
     if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(f"{store}/{outer}") is not None:

@@ -83,10 +83,10 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
     """Return a sentence on the files of a run that a database has no place for.
 
     Args:
-        folder: The run's folder.
+        folder: The run's folder, with its record.
 
     Returns:
-        The sentence; none if there are no such files.
+        The sentence, which names three of the files; none if there are no such files.
     """
     record = parse_json((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

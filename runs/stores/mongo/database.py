@@ -89,7 +89,7 @@ class MongoDatabase:
             keys: Ids of the files.
 
         Returns:
-            Contents by id. Files whose length or MD5 differs from their record are left out.
+            Contents by id. Files that are missing, or whose length or MD5 differs from their record, are left out.
         """
         wanted = {"$in": list(keys)}
         found: dict[Any, list[bytes]] = {}

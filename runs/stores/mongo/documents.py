@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
     """Return a BSON value as JSON holds it.
 
     Args:
-        value: The value.
+        value: The value, at any depth.
 
     Returns:
         The value with times in ISO 8601, decimals as numbers and other BSON types as text; keys are texts.
@@ -176,7 +176,7 @@ def value_at(document: Any, path: str) -> Any:
 
     Args:
         document: The document.
-        path: The keys, joined by dots.
+        path: The keys, joined by dots; see `runs.stores.mongo.filters.stored_path`.
 
     Returns:
         The value; None if there is none.

@@ -29,7 +29,7 @@ def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequenc
 
     Args:
         mongo: The database.
-        runs: Runs of the database.
+        runs: Runs of the database; those that hold all fields already are skipped.
         names: See `runs.stores.store.Store.prefetch`.
 
     Raises:

@@ -82,7 +82,7 @@ class Remover:
     # ------------------------------------------------------------------ the trash
 
     def discard(self, key: Any) -> None:
-        """Move a run to the trash by marking its document; its data stay in place.
+        """Move a run to the trash by marking its document, which keeps uid, lease and status; its data stay in place.
 
         Args:
             key: The run's `_id`.

@@ -40,7 +40,7 @@ class WordSearch:
         """Return a filter in which every search is replaced by a condition on the ids that it finds.
 
         Args:
-            tree: The filter.
+            tree: The filter, with any number of searches.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be read.
