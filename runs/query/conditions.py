@@ -141,18 +141,20 @@ def condition(name: str, operator: str, value: Any) -> Condition | Not:
         raise FilterError(f"{name}: got the operator {operator!r}, expected one of {' '.join(OPERATORS)}")
     full = full_name(name)
     if operator == "in":
-        if isinstance(value, str) or not isinstance(value, Iterable):
-            raise FilterError(f"{name} in: got {value!r}, expected a list of values")
-        return Condition(full, operator, [_comparable(name, full, item) for item in value])
+        return Condition(full, operator, _listed(name, full, value))
     if operator == "~":
-        if full in TIMES:
-            raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
-        return Condition(full, operator, _pattern(name, value))
+        return Condition(full, operator, _pattern(name, full, value))
     if operator == "!=":
         return Not(Condition(full, "==", _comparable(name, full, value)))
     if operator != "==":
         value = _ordered(name, operator, value)
     return Condition(full, operator, _comparable(name, full, value))
+
+
+def _listed(name: str, full: str, values: Any) -> list[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise FilterError(f"{name} in: got {values!r}, expected a list of values")
+    return [_comparable(name, full, value) for value in values]
 
 
 def _ordered(name: str, operator: str, value: Any) -> int | float | str:
@@ -173,8 +175,7 @@ def _comparable(name: str, full: str, value: Any) -> Any:
     value = _plain(name, value)
     if full == "_id":
         return str(value) if isinstance(value, bool) else id_of(value) if isinstance(value, str) else value
-    if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
-        return storable_integer(value)
+    value = _plain_item(value)
     if full not in TIMES or not isinstance(value, str):
         return value
     time = time_text(value)
@@ -194,14 +195,19 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        items = (_plain(name, item) for item in value)
-        return [storable_integer(item) if type(item) is int and is_text_only(item) else item for item in items]
+        return [_plain_item(_plain(name, item)) for item in value]
     if isinstance(value, Mapping):
         raise FilterError(f"{name}: got a mapping, which nothing is compared with; ask for its entries: {name}.ENTRY=1")
     raise FilterError(f"{name}: got {value!r}, expected a number, a text, a boolean, None, or a list of them")
 
 
-def _pattern(name: str, value: Any) -> str:
+def _plain_item(item: Any) -> Any:
+    return storable_integer(item) if type(item) is int and is_text_only(item) else item
+
+
+def _pattern(name: str, full: str, value: Any) -> str:
+    if full in TIMES:
+        raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
     if not isinstance(value, str):
         raise FilterError(f"{name} ~: got {value!r}, which is no regular expression (it is no text)")
     try:

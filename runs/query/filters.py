@@ -61,6 +61,7 @@ __all__ = [
 MAX_DEPTH = 100
 
 Row = TypeVar("Row")
+_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
 def parse_filter(source: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
@@ -139,14 +140,17 @@ def _operator(name: str, operator: str, operand: Any, operators: Mapping[str, An
             raise FilterError(f"{name}: $not got {operand!r}, expected operators such as {{'$lt': 1}}")
         return Not(_document({name: operand}))
     if operator == "$regex" and operators.get("$options"):
-        flags = operators["$options"]
-        if not isinstance(flags, str) or set(flags) - set("ims"):
-            raise FilterError(f"{name}: got the $options {flags!r}, expected letters among i, m and s")
-        return condition(name, "~", f"(?{flags}){operand}")
+        return _flagged_pattern(name, operand, operators["$options"])
     if operator not in DOCUMENT_OPERATORS:
         known = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
         raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {known}")
     return condition(name, operator, operand)
+
+
+def _flagged_pattern(name: str, pattern: Any, flags: Any) -> Filter:
+    if not isinstance(flags, str) or set(flags) - set("ims"):
+        raise FilterError(f"{name}: got the $options {flags!r}, expected letters among i, m and s")
+    return condition(name, "~", f"(?{flags}){pattern}")
 
 
 def holds(condition: Condition, value: Any) -> bool:
@@ -165,10 +169,8 @@ def holds(condition: Condition, value: Any) -> bool:
         return _equal(value, expected)
     if condition.operator == "~":
         return isinstance(value, str) and is_found(expected, value)
-    if _kind(value) != _kind(expected) or _kind(value) not in ("number", "text", "bool"):
-        return False
-    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[condition.operator]
-    return compare(value, expected)
+    is_ordered = _kind(value) == _kind(expected) and _kind(value) in ("number", "text", "bool")
+    return is_ordered and _COMPARE[condition.operator](value, expected)
 
 
 def _equal(value: Any, expected: Any) -> bool:

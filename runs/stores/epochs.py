@@ -33,13 +33,17 @@ def epochs_at(
     interval, monitor = field("config.training.val_interval"), field("config.training.monitor")
     if not isinstance(interval, int) or interval < 1:
         return None
-    validations = series(monitor) if isinstance(monitor, str) and monitor.startswith("val/") else None
-    validations = series("val/loss") if validations is None else validations
+    names = [monitor] if isinstance(monitor, str) and monitor.startswith("val/") else []
+    validations = next((found for name in [*names, "val/loss"] if (found := series(name)) is not None), None)
     if validations is None:
         return None
+    return _counted(validations, interval, steps, is_continued=bool(field("parent")))
+
+
+def _counted(validations: Series, interval: int, steps: np.ndarray, *, is_continued: bool) -> np.ndarray | None:
     # A run that was started from another continues its steps.
     at = np.unique(validations.steps)
-    at = np.diff(at) if field("parent") else at
+    at = np.diff(at) if is_continued else at
     return None if not len(at) or not at[0] > 0 else np.asarray(steps, float) * interval / float(at[0])
 
 

@@ -50,8 +50,12 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     from runs.stores.folders.backend import FolderBackend
 
     if create:
-        try:
-            Path(where).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{where} cannot be made ({error.strerror})") from error
+        _create(Path(where))
     return Store(FolderBackend(where))
+
+
+def _create(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made ({error.strerror})") from error

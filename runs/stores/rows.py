@@ -47,11 +47,16 @@ def read_rows(
             problems[run.id] = str(error)
         else:
             problems |= {run.id: run.problem} if run.problem else {}
-    for name in columns or ():
-        # A column with a value is a field.
-        if rows and is_own(name) and all(row[name] is None for _, row in rows):
-            rows[0][0].store.check_field(name)
+    if rows:
+        _check_columns(rows, columns or ())
     return rows, problems
+
+
+def _check_columns(rows: Sequence[tuple[Run, Mapping[str, Any]]], columns: Sequence[str]) -> None:
+    """Reject columns that no run has; one with a value is a field."""
+    for name in columns:
+        if is_own(name) and all(row[name] is None for _, row in rows):
+            rows[0][0].store.check_field(name)
 
 
 def _row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:

@@ -41,13 +41,7 @@ class RunStore(Protocol):
     on_progress: Callable[[str, int, int], None] | None
     max_age_s: float
 
-    def find(
-        self,
-        filter: Any = None,
-        sort: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> list[Run]: ...
+    def find(self, filter: Any = None, sort: str | None = None, limit: int | None = None) -> list[Run]: ...
 
     def get(self, key: str | int) -> Run: ...
 
@@ -160,8 +154,7 @@ class Run(abc.ABC):
     def rank_outputs(self) -> dict[int, Content]:
         """Outputs of the processes of a distributed run, by rank; rank 0 wrote the run's own output.
 
-        In a database these are the outputs at the end of the run; before that, those in its folder, if the folder is on
-        this machine.
+        Until the run ends, a database reads them from the run's folder, if that is on this machine.
         """
 
     @abc.abstractmethod
@@ -472,8 +465,7 @@ class Run(abc.ABC):
     def checkpoints(self) -> dict[str, Content]:
         """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
 
-        In a database these are the checkpoints that were delivered or copied there, else those in the run's folder, if
-        the folder is on this machine.
+        A database without copies of them reads them from the run's folder, if that is on this machine.
         """
         return self._by_name("checkpoints")
 

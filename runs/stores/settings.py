@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runs.errors import StoreError
@@ -120,13 +120,19 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     configs = [(run, plain_config(run)) for run in runs]
     rows = [_entries(config, most) for run, config in configs if config or not run.problem]
     found: dict[Hashable, str] = {}
+    for name in _differing_names(rows, most):
+        values = _values(rows, name)
+        if not any(_is_copy(name, values, other, rows) for other in known):
+            found.setdefault((name.rpartition(".")[2], values), name)
+    return sorted(found.values())
+
+
+def _differing_names(rows: Sequence[Mapping[str, Any]], most: int | None) -> Iterator[str]:
+    """Yield the entries in which rows differ, the shortest names first."""
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
         # A full row does not tell whether the run has the entry.
         if _are_different([row.get(name) for row in rows if name in row or len(row) != most]):
-            values = _values(rows, name)
-            if not any(_is_copy(name, values, other, rows) for other in known):
-                found.setdefault((name.rpartition(".")[2], values), name)
-    return sorted(found.values())
+            yield name
 
 
 def _values(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Hashable, ...]:

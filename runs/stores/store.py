@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from observers.errors import ArtifactError
 from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
-from runs.query.filters import Filter, names_in, parse_filter
-from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
+from runs.query.filters import names_in, parse_filter
+from runs.query.names import COMMON_FIELDS
 from runs.query.question import Question
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.backend import Backend
+from runs.stores.field_names import FieldNames, require_searchable
 from runs.stores.notes import check_tags, with_reproduction, with_tags, with_text
 from runs.stores.removing import Discarded, Removed
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
@@ -70,8 +71,7 @@ class Store:
         self.on_progress: Callable[[str, int, int], None] | None = None
         self.max_age_s = 0.0
         self._trash = Trash(backend)
-        # Names of fields that some run has.
-        self._known_fields: set[str] = set()
+        self._names = FieldNames(backend)
         backend.store = self
 
     def __repr__(self) -> str:
@@ -145,10 +145,10 @@ class Store:
             StoreError: If the store cannot be read.
         """
         question = Question.of(filter, sort, limit, DEFAULT_COLUMNS if columns is None else columns, offset)
-        _require_searchable(question.judged)
+        require_searchable(question.judged)
         fetched = question.columns if question.by in COMMON_FIELDS else (*question.columns, question.by)
         found = self.backend.find(dataclasses.replace(question, columns=fetched))
-        self._check_names(question.tree, {question.by, *map(full_name, columns or ())}, found)
+        self._names.check_answer(question, columns or (), found)
         return RunList(found)
 
     def latest(self, n: int = 1) -> RunList:
@@ -210,7 +210,7 @@ class Store:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs to count, or None for all")
         tree = parse_filter(filter)
-        _require_searchable(names_in(tree))
+        require_searchable(names_in(tree))
         return self.backend.count(tree, limit)
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
@@ -307,23 +307,7 @@ class Store:
             FilterError: If no run has it; the message suggests similar names.
             StoreError: If the store cannot be read.
         """
-        name = full_name(name)
-        if name in COMMON_FIELDS or name in self._known_fields:
-            return
-        if not self.backend.has_field(name) and self.backend.find(Question(limit=1)):
-            near = similar_names(name, {*self.fields(), *COMMON_FIELDS})
-            hint = f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
-            raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
-        self._known_fields.add(name)
-
-    def _check_names(self, tree: Filter, asked: set[str], found: Sequence[Run]) -> None:
-        """Reject fields that no run has. Only names without a value are looked up, so that good questions are fast."""
-        doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
-        if not found:
-            # That no run has a tag, or lacks a field, is an answer.
-            doubtful |= {name for name in names_in(tree, with_value=True) if not name.startswith("tags.")}
-        for name in sorted(doubtful):
-            self.check_field(name)
+        self._names.check(name)
 
     def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
         """Return id and reason for every run that cannot be read completely.
@@ -517,9 +501,3 @@ class Store:
         """
         if self.on_progress is not None:
             self.on_progress(task, done, total)
-
-
-def _require_searchable(names: Iterable[str]) -> None:
-    for name in sorted(names):
-        if not is_searchable(name):
-            raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")

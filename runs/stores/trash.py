@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from runs.errors import RunNotFoundError, StoreError
 from runs.stores.backend import Backend
@@ -44,14 +45,8 @@ class Trash:
 
     def restore(self, key: str | int) -> Run:
         """See `Store.restore`."""
-        text, listed = str(key).strip(), self._backend.trash()
-        found = [pair for pair in listed if pair[0].id == text][:1]
-        found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
+        discarded, place = self._find(str(key).strip())
         where = self._backend.where
-        if len(found) != 1:
-            why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
-            raise RunNotFoundError(f"{why} in the trash of {where}; list it with: python -m runs restore")
-        [(discarded, place)] = found
         if discarded.uid and self._backend.run_of_uid(discarded.uid) is not None:
             raise StoreError(f"run {discarded.uid} is in {where} already; it stays in the trash")
         id = self._backend.restore(place)
@@ -59,6 +54,16 @@ class Trash:
         if run is None:
             raise StoreError(f"run {id} came back, and another process has removed it again")
         return run
+
+    def _find(self, text: str) -> tuple[Discarded, Any]:
+        """Return the run in the trash that an id or the beginning of a uid means, with its place."""
+        listed = self._backend.trash()
+        found = [pair for pair in listed if pair[0].id == text][:1]
+        found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
+        if len(found) != 1:
+            why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
+            raise RunNotFoundError(f"{why} in the trash of {self._backend.where}; list it with: python -m runs restore")
+        return found[0]
 
     def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
         """Remove runs, unless one of them is running; return their ids."""

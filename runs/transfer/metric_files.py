@@ -42,8 +42,7 @@ def write_metrics(run: Run, folder: Path) -> None:
         for number, name in enumerate(names):
             run.store.tell(f"metrics of run {run.id}", number, len(names))
             series = run.metric(name)
-            as_float = series.steps.dtype == np.float64
-            rows.append({"id": number, "name": name, **({"steps": "float"} if as_float else {})})
+            rows.append(_name_row(number, name, series))
             data = _as_points(series, number).tobytes()
             points.write(data)
             sums.write(entries_of(data, total))
@@ -57,6 +56,11 @@ def write_metrics(run: Run, folder: Path) -> None:
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     if 0 < total <= MAX_SACRED_POINTS:
         (folder / SACRED_METRICS).write_text(json.dumps(sacred, indent=2))
+
+
+def _name_row(number: int, name: str, series: Series) -> dict[str, Any]:
+    row = {"id": number, "name": name}
+    return {**row, "steps": "float"} if series.steps.dtype == np.float64 else row
 
 
 def _as_points(series: Series, number: int) -> np.ndarray:

@@ -127,7 +127,7 @@ def _chosen(connection: sqlite3.Connection, tree: Filter) -> set[int]:
     if isinstance(tree, Not):
         return {run for (run,) in connection.execute("SELECT id FROM run")} - _chosen(connection, tree.part)
     if isinstance(tree, Words):
-        return set.intersection(*(_chosen(connection, Words(word)) for word in tree.words))
+        tree = AllOf(tuple(map(Words, tree.words)))
     assert not isinstance(tree, Condition)  # its size is 1
     chosen = [_chosen(connection, part) for part in _in_statements(tree)]
     return set.intersection(*chosen) if isinstance(tree, AllOf) else set.union(*chosen)
@@ -156,8 +156,11 @@ def _as_sql(connection: sqlite3.Connection, tree: Filter) -> Sql:
     if isinstance(tree, Not):
         text, values = _as_sql(connection, tree.part)
         return f"NOT ({text})", values
-    parts = [_as_sql(connection, part) for part in tree.parts]
-    word, empty = (" AND ", "1") if isinstance(tree, AllOf) else (" OR ", "0")
+    return _joined([_as_sql(connection, part) for part in tree.parts], is_all=isinstance(tree, AllOf))
+
+
+def _joined(parts: Sequence[Sql], *, is_all: bool) -> Sql:
+    word, empty = (" AND ", "1") if is_all else (" OR ", "0")
     return f"({word.join(text for text, _ in parts) or empty})", [value for _, new in parts for value in new]
 
 

@@ -39,9 +39,13 @@ def sweep_folders(store: Path, oldest: float) -> None:
                 if name == OUTGOING or _last_change(path) < oldest:
                     delete(path)
             (store / name).rmdir()
+    _sweep_numbers(store, oldest)
+
+
+def _sweep_numbers(store: Path, oldest: float) -> None:
+    """Delete numbered folders that were claimed for runs which were never written."""
     with contextlib.suppress(OSError):
         for path in store.iterdir():
-            # A number that was claimed for a run which was never written.
             if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
                 with contextlib.suppress(OSError):
                     path.rmdir()

@@ -223,15 +223,20 @@ def _contents(folder: Path, oldest: float) -> Iterator[Path]:
         names = sorted(os.listdir(folder))  # noqa: PTH208 - names are needed
     except OSError:
         return
+    _tidy(folder, names, oldest)
+    for name in sorted({name.removeprefix(_ASIDE) for name in names}):
+        path = folder / name
+        if _CONTENT.fullmatch(name) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _tidy(folder: Path, names: list[str], oldest: float) -> None:
+    """Put back contents that were set aside, and delete half-written ones."""
     for name in names:
         if name.startswith(_ASIDE):
             _put_back(folder / name, folder / name.removeprefix(_ASIDE))
         elif UNFINISHED.fullmatch(name) and is_older(folder / name, oldest):
             delete(folder / name)
-    for name in sorted({name.removeprefix(_ASIDE) for name in names}):
-        path = folder / name
-        if _CONTENT.fullmatch(name) and path.is_file() and not path.is_symlink():
-            yield path
 
 
 def _put_back(away: Path, path: Path) -> None:

@@ -38,18 +38,26 @@ def _stored(mongo: MongoDatabase, document: Document) -> StoredArtifact:
     files = [file for file in listed if isinstance(file, dict)] if isinstance(listed, list) else []
     return StoredArtifact(
         str(document.get("name")),
-        int(document.get("version") or 0),
+        _number(document, "version"),
         str(document.get("type") or ""),
         str(document.get("digest") or ""),
         created.replace(tzinfo=UTC) if isinstance(created, datetime) else None,
-        int(document.get("bytes") or 0),
-        int(document.get("num_files") or len(files)),
+        _number(document, "bytes"),
+        _number(document, "num_files") or len(files),
         _metadata(mongo, document),
-        tuple(map(str, document.get("made_by") or ())),
-        tuple(map(str, document.get("used_by") or ())),
+        _texts(document, "made_by"),
+        _texts(document, "used_by"),
         {str(file.get("path")): _content(mongo, file) for file in files},
-        {str(file.get("path")): int(file.get("bytes") or 0) for file in files},
+        {str(file.get("path")): _number(file, "bytes") for file in files},
     )
+
+
+def _texts(document: Document, name: str) -> tuple[str, ...]:
+    return tuple(map(str, document.get(name) or ()))
+
+
+def _number(document: Document, name: str) -> int:
+    return int(document.get(name) or 0)
 
 
 def _metadata(mongo: MongoDatabase, document: Document) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class MongoBackend(Backend):
         """Return a filter as a query, among runs that another query finds."""
         patterns = {leaf for leaf in leaves(tree) if isinstance(leaf, Condition) and leaf.operator == "~"}
         query = query_of(tree, self._dead(), {pattern: self._matching(pattern) for pattern in patterns})
-        return {"$and": [query, among]} if query and among else query or dict(among)
+        return _both(query, among)
 
     def _computed_here(self, question: Question) -> Iterator[Document]:
         """Yield queries for the runs with fields that no query can compute."""
@@ -152,8 +152,7 @@ class MongoBackend(Backend):
         for condition, path, direction in sort_stages(question):
             left = 0 if question.limit is None else question.limit - len(found)
             if question.limit is None or left > 0:
-                both = {"$and": [query, condition]} if condition and query else condition or query
-                found += self._sorted(both, path, direction, left, projection)
+                found += self._sorted(_both(query, condition), path, direction, left, projection)
         names = question.names
         return [MongoRun(self.store, self.mongo, document["_id"], row_in(document, names)) for document in found]
 
@@ -339,6 +338,11 @@ class MongoBackend(Backend):
         return Copied(self.store.get(str(key)), is_new=True, left_out=left_out)
 
 
+def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> Document:
+    """Return a query for documents that meet two queries, either of which may be empty."""
+    return {"$and": [first, second]} if first and second else dict(first or second)
+
+
 def _key_of(run: Run) -> Any:
     assert isinstance(run, MongoRun)  # as are all runs of this backend
     return run.key
@@ -391,10 +395,7 @@ def _oddities(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _fields_of(document: Document) -> set[str]:
     """Return the full names of a document's fields."""
-    summary, info = document.pop("summary", None), document.get("info")
-    listed = info.get("metrics") if isinstance(info, Mapping) else None
-    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
-    names = {stored_key(name): name for name in metrics if isinstance(name, str)}
+    summary, names = document.pop("summary", None), _metrics_by_key(document.get("info"))
     if "result" in document:
         document["result"] = without_pickles(document["result"], twice=True)
     flat: Document = {}
@@ -403,6 +404,13 @@ def _fields_of(document: Document) -> set[str]:
         flat[DURATION] = None
     keys = summary if isinstance(summary, Mapping) else {}
     return flat.keys() | {f"summary.{names.get(key, key)}.{each}" for key in keys for each in STATISTICS}
+
+
+def _metrics_by_key(info: Any) -> dict[str, str]:
+    """Return the names of metrics that an info lists, by their keys in a summary."""
+    listed = info.get("metrics") if isinstance(info, Mapping) else None
+    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
+    return {stored_key(name): name for name in metrics if isinstance(name, str)}
 
 
 def _metric_of(name: str) -> str | None:

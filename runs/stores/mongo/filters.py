@@ -81,7 +81,10 @@ def query_of(
         return {"$nor": parts}
     if isinstance(tree, OneOf):
         return {"$or": parts} if parts else _NOTHING
-    parts = [part for part in parts if part]
+    return _all_of([part for part in parts if part])
+
+
+def _all_of(parts: list[Query]) -> Query:
     return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
 
 
@@ -104,11 +107,14 @@ def _condition(condition: Condition) -> Query:
         return _on_duration(operator, value)
     if _is_nan(value) and operator != "==":
         return _NOTHING
-    path = stored_path(name)
-    if path.startswith("tags.") and operator == "==" and (value is True or value is None):
-        return _on_tag(path, has_tag=value is True)
     if name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
+    return _on_path(stored_path(name), operator, value)
+
+
+def _on_path(path: str, operator: str, value: Any) -> Query:
+    if path.startswith("tags.") and operator == "==" and (value is True or value is None):
+        return _on_tag(path, has_tag=value is True)
     return _on_list(path, value) if isinstance(value, list) else _on_scalar(path, operator, value)
 
 

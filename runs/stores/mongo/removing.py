@@ -221,6 +221,11 @@ class Remover:
         for file in self.files.find({"$or": [{"sha256": {"$exists": True}}, {"uid": {"$exists": True}}]}, fields):
             if _is_shared(file) or (file.get("uid") is not None and file["uid"] not in uids):
                 yield file["_id"], file
+        yield from self._noted_files(notes, fields)
+
+    def _noted_files(
+        self, notes: Iterable[Mapping[str, Any]], fields: Mapping[str, int]
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
         may_go = sorted({key for note in notes for key in note["may_go"]})
         for start in range(0, len(may_go), 10_000):
             for file in self.files.find({"_id": {"$in": may_go[start : start + 10_000]}}, fields):

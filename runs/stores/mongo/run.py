@@ -351,14 +351,16 @@ class MongoRun(Run):
 
     def stored(self, kind: str) -> list[Content]:
         if kind in ("sources", "resources"):
-            pairs = self._entries("experiment.sources" if kind == "sources" else kind)
-            pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-            return [self._content(str(name), key) for name, key in pairs]
+            return self._shared_files("experiment.sources" if kind == "sources" else kind)
         entries = [entry for entry in self._entries(kind) if isinstance(entry, Mapping)]
         original = self.original() if kind == "checkpoints" and not entries else None
         if original is not None:
             return original.stored(kind)
         return [self._content(str(entry.get("name")), entry.get("file_id")) for entry in entries]
+
+    def _shared_files(self, name: str) -> list[Content]:
+        pairs = (pair for pair in self._entries(name) if isinstance(pair, list) and len(pair) == 2)
+        return [self._content(str(name), key) for name, key in pairs]
 
     @property
     def media(self) -> list[Medium]:

@@ -1,0 +1,70 @@
+"""`FieldNames`: rejecting fields that no run of a store has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from runs.errors import FilterError
+from runs.query.filters import names_in
+from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
+from runs.query.question import Question
+from runs.stores.backend import Backend
+from runs.stores.run import Run
+
+__all__ = ["FieldNames", "require_searchable"]
+
+
+class FieldNames:
+    """Names of fields in the runs of a store; remembers those that some run has.
+
+    Args:
+        backend: The backend of the store.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._known: set[str] = set()
+
+    def check(self, name: str) -> None:
+        """See `runs.stores.store.Store.check_field`."""
+        name = full_name(name)
+        if name in COMMON_FIELDS or name in self._known:
+            return
+        if not self._backend.has_field(name) and self._backend.find(Question(limit=1)):
+            near = similar_names(name, {*self._backend.fields(), *COMMON_FIELDS})
+            hint = f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
+            raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
+        self._known.add(name)
+
+    def check_answer(self, question: Question, columns: Collection[str], found: Sequence[Run]) -> None:
+        """Check the fields of an answered question, looking up only names without a value in any run.
+
+        Args:
+            question: The question.
+            columns: The columns that a person named.
+            found: The runs that the backend found.
+
+        Raises:
+            FilterError: If no run has one of the fields.
+        """
+        asked = {question.by, *map(full_name, columns)}
+        doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
+        if not found:
+            # That no run has a tag, or lacks a field, is an answer.
+            doubtful |= {name for name in names_in(question.tree, with_value=True) if not name.startswith("tags.")}
+        for name in sorted(doubtful):
+            self.check(name)
+
+
+def require_searchable(names: Iterable[str]) -> None:
+    """Reject fields that runs can neither be filtered nor sorted by.
+
+    Args:
+        names: Full names of fields.
+
+    Raises:
+        FilterError: If one of them can only be a column.
+    """
+    for name in sorted(names):
+        if not is_searchable(name):
+            raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
