@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same", "shallowest"]
+__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same", "mappings_in", "shallowest"]
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -76,6 +76,15 @@ def entry_at(document: Any, path: str) -> Any:
         if head in document:
             return entry_at(document[head], ".".join(parts[count:]))
     return None
+
+
+def mappings_in(value: Any) -> list[dict[str, Any]]:
+    """Return copies of the mappings in a list.
+
+    Args:
+        value: The list; a foreign record may hold anything else in its place or among its items, which is skipped.
+    """
+    return [dict(item) for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from configs import Map
 from observers.record.identity import is_alive
 from runs.errors import StoreAwayError, StoreError
-from runs.query.flattening import entry_at
+from runs.query.flattening import entry_at, mappings_in
 from runs.query.names import full_name, is_own
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from runs.stores.content import Content
@@ -28,10 +28,9 @@ __all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "Run", "RunStore"]
 
 # Parts of a record that are read on their own.
 PARTS = ("config", "info", "summary", "provenance")
-# The status of a run in a database while it is copied there, and while it is removed.
-COPYING, REMOVING = "COPYING", "REMOVING"
-# The status of a queued run that came from another store: no worker starts it until a person says so.
-HELD = "HELD"
+# Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
+# person lets workers start it.
+COPYING, REMOVING, HELD = "COPYING", "REMOVING", "HELD"
 
 
 class RunStore(Protocol):
@@ -78,16 +77,13 @@ class Run(abc.ABC):
 
     folder: Path | None = None
     problem: str | None = None
-    # Whether it is shown among others, where a damaged part of its record must not hide the rest.
-    is_listed = False
+    is_listed = False  # shown among others, which its damaged parts must not hide
 
     def __init__(self, store: RunStore, id: str, row: Mapping[str, Any] | None = None) -> None:
         self.store = store
         self.id = id
-        # Fields that are known already, by their full names.
-        self._row = dict(row or {})
-        # Parts of the record that have been read.
-        self._parts: dict[str, dict[str, Any]] = {}
+        self._row = dict(row or {})  # known fields by full name
+        self._parts: dict[str, dict[str, Any]] = {}  # that have been read
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.store.where!r})"
@@ -284,19 +280,11 @@ class Run(abc.ABC):
         return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
 
     def hold(self, fields: Mapping[str, Any]) -> None:
-        """Remember fields, so that nobody is asked for them again.
-
-        Args:
-            fields: Values by full name.
-        """
+        """Remember the values of `fields`, by full name, so that reading them costs nothing."""
         self._row |= fields
 
     def may_have(self, name: str) -> bool:
-        """Tell whether the run may have a field: it has it, or the field was not fetched along.
-
-        Args:
-            name: The field's full name.
-        """
+        """Tell whether the run may have the field of a full name: it has it, or the field was not fetched."""
         return self._row.get(name, True) is not None
 
     def _text(self, name: str) -> str:
@@ -351,12 +339,12 @@ class Run(abc.ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether its store has all of it: it is neither being copied there nor being removed."""
+        """True if its store has all of it: it is neither being copied there nor being removed."""
         return self.status not in (COPYING, REMOVING)
 
     @property
     def is_living(self) -> bool:
-        """Whether its process may still write to it; if the record cannot be read, the lease alone decides."""
+        """True if its process may still write to it; if the record cannot be read, the lease alone decides."""
         try:
             return self.status == "RUNNING"  # a dead one reads as DEAD
         except StoreError:
@@ -366,7 +354,7 @@ class Run(abc.ABC):
     @property
     def sessions(self) -> list[dict[str, Any]]:
         """The processes that wrote it, the last one last; empty for a single one. See `observers.record.resuming`."""
-        sessions = _mappings_in(self.document.get("sessions"))
+        sessions = mappings_in(self.document.get("sessions"))
         if sessions:
             # A killed process could not record its end.
             sessions[-1] |= {"status": self.status, "stop_time": self["stop_time"]}
@@ -493,7 +481,7 @@ class Run(abc.ABC):
     @property
     def reproductions(self) -> list[dict[str, Any]]:
         """Verdicts on it, or on the run that it reproduces, oldest first; see `runs.rerun.reproducing`."""
-        return _mappings_in(self.document.get("reproductions"))
+        return mappings_in(self.document.get("reproductions"))
 
     def notes(self) -> dict[str, Any]:
         """Return everything that was noted after its end: tags, note, reproductions."""
@@ -505,14 +493,8 @@ class Run(abc.ABC):
     def parent(self) -> Run | None:
         """The run that it was started from, if that is in the store."""
         uid = self._text("parent")
-        found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
-        return found[0] if found else None
+        return next(iter(self.store.find([("uid", "==", uid)], limit=1)), None) if uid else None
 
     def children(self) -> list[Run]:
         """Return the runs that were started from it."""
         return self.store.find([("parent", "==", self.uid)]) if self.uid else []
-
-
-def _mappings_in(value: Any) -> list[dict[str, Any]]:
-    """Return copies of the mappings in a list; a foreign record may hold anything else."""
-    return [dict(item) for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []

@@ -30,9 +30,7 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
         return None
     values = _numbers(entry["values"]).astype(np.float64)
     recorded, stamps = entry.get("steps"), entry.get("timestamps")
-    steps = _numbers(recorded) if _is_array(recorded) and len(recorded) else np.arange(len(values))
-    if (np.abs(steps) < 2**63).all() and (steps == np.trunc(steps)).all():
-        steps = steps.astype(np.int64, copy=False)
+    steps = _steps(recorded) if _is_array(recorded) and len(recorded) else np.arange(len(values))
     count = min(len(values), len(steps))
     times = np.full(count, np.nan)
     if _is_array(stamps) and start is not None:
@@ -43,6 +41,13 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
 
 def _is_array(value: Any) -> TypeGuard[list[Any] | np.ndarray]:
     return isinstance(value, list | np.ndarray)
+
+
+def _steps(recorded: Sequence[Any] | np.ndarray) -> np.ndarray:
+    """Return steps as int64 if they are whole numbers, else as float64."""
+    steps = _numbers(recorded)
+    is_whole = (np.abs(steps) < 2**63).all() and (steps == np.trunc(steps)).all()
+    return steps.astype(np.int64, copy=False) if is_whole else steps
 
 
 def _numbers(values: Sequence[Any] | np.ndarray) -> np.ndarray:

@@ -492,12 +492,6 @@ class Store:
             raise StoreError(f"the record of the run is damaged ({type(error).__name__}: {error})") from error
 
     def tell(self, task: str, done: int, total: int) -> None:
-        """Report progress to `on_progress`.
-
-        Args:
-            task: The task, such as `removing runs`.
-            done: The amount done.
-            total: The total.
-        """
+        """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""
         if self.on_progress is not None:
             self.on_progress(task, done, total)

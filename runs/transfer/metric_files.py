@@ -47,8 +47,7 @@ def write_metrics(run: Run, folder: Path) -> None:
             points.write(data)
             sums.write(entries_of(data, total))
             total += len(series)
-            if len(series):
-                summary[name] = stored.get(name) or summarize(series.values, series.steps)
+            summary |= _summary_of(name, series, stored)
             if total <= MAX_SACRED_POINTS:
                 sacred[name] = _as_sacred(series, without_zone(run.start_time) or datetime(1970, 1, 1))
     run.store.tell(f"metrics of run {run.id}", len(names), len(names))
@@ -56,6 +55,10 @@ def write_metrics(run: Run, folder: Path) -> None:
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     if 0 < total <= MAX_SACRED_POINTS:
         (folder / SACRED_METRICS).write_text(json.dumps(sacred, indent=2))
+
+
+def _summary_of(name: str, series: Series, stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: stored.get(name) or summarize(series.values, series.steps)} if len(series) else {}
 
 
 def _name_row(number: int, name: str, series: Series) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import gridfs
 
 from observers.mongo.documents import restore
 from runs.errors import StoreError
+from runs.query.flattening import mappings_in
 from runs.stores.artifact_versions import StoredArtifact
 from runs.stores.content import Content
 from runs.stores.mongo.database import Document, MongoDatabase
@@ -34,8 +35,7 @@ def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact
 
 def _stored(mongo: MongoDatabase, document: Document) -> StoredArtifact:
     # Other programs may have written the document.
-    listed, created = document.get("files"), document.get("created")
-    files = [file for file in listed if isinstance(file, dict)] if isinstance(listed, list) else []
+    files, created = mappings_in(document.get("files")), document.get("created")
     return StoredArtifact(
         str(document.get("name")),
         _number(document, "version"),

@@ -182,7 +182,7 @@ class MongoBackend(Backend):
 
     @functools.cached_property
     def _has_stock_runs(self) -> bool:
-        """Whether there are runs without a uid, for which stock Sacred recorded no summary."""
+        """True if there are runs without a uid, for which stock Sacred recorded no summary."""
         with self.mongo.errors():
             with_uid = self.mongo.runs.count_documents({"uid": {"$gt": ""}})
             return self.mongo.runs.estimated_document_count() > with_uid + self.mongo.runs.count_documents(IN_TRASH)

@@ -24,6 +24,7 @@ from observers.record.identity import true_status
 from observers.record.points.points import Series
 from observers.record.points.summaries import summarize
 from runs.errors import StoreError
+from runs.query.flattening import mappings_in
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.content import Content, missing_content
@@ -337,8 +338,7 @@ class MongoRun(Run):
 
     @property
     def rank_outputs(self) -> dict[int, Content]:
-        found = self._find({"rank_outputs": 1}).get("rank_outputs")
-        entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        entries = mappings_in(self._find({"rank_outputs": 1}).get("rank_outputs"))
         if not entries:
             original = self.original()
             return {} if original is None else original.rank_outputs
@@ -352,7 +352,7 @@ class MongoRun(Run):
     def stored(self, kind: str) -> list[Content]:
         if kind in ("sources", "resources"):
             return self._shared_files("experiment.sources" if kind == "sources" else kind)
-        entries = [entry for entry in self._entries(kind) if isinstance(entry, Mapping)]
+        entries = mappings_in(self._entries(kind))
         original = self.original() if kind == "checkpoints" and not entries else None
         if original is not None:
             return original.stored(kind)
@@ -384,15 +384,15 @@ class MongoRun(Run):
         return [self._medium_entry(document) for document in documents]
 
     def _medium_entry(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Content]]:
-        images = [image for image in document.get("images") or () if isinstance(image, Mapping)]
+        images = mappings_in(document.get("images"))
         entry = plain(self._whole({key: value for key, value in document.items() if key not in _OF_MEDIA}))
         entry |= {"images": [image.get("file") for image in images]} if images else {}
         return entry, [self._content(str(file.get("file")), file.get("file_id")) for file in (document, *images)]
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
         details: dict[str, dict[str, Any]] = {}
-        for entry in self._entries("artifacts"):
-            key = _object_id(entry.get("file_id")) if isinstance(entry, Mapping) else None
+        for entry in mappings_in(self._entries("artifacts")):
+            key = _object_id(entry.get("file_id"))
             with self.mongo.errors():
                 file = self.mongo.database.fs.files.find_one({"_id": key}) if key is not None else None
             if file is not None:
