@@ -21,7 +21,6 @@ from observers.record.redaction import hide_passwords
 
 __all__ = [
     "commit_of",
-    "git_state",
     "imported_files",
     "imported_sources",
     "is_installed",
@@ -189,18 +188,6 @@ def _packages(place: str, _: int) -> dict[str, str]:
     return found
 
 
-def git_state(folder: str | Path) -> dict[str, Any] | None:
-    """Return commit, branch, remote, uncommitted diff and small untracked sources of a repository.
-
-    Args:
-        folder: A folder in the repository.
-
-    Returns:
-        The state; None outside a repository. Without a commit, `commit` is None.
-    """
-    return _with_content(_git_summary(folder))
-
-
 def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
     """Return the state of the lab's repository, or of the one below it with the main file.
 
@@ -209,6 +196,10 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
         mainfile: The main file.
         content: Whether to include diff and untracked sources. If a call without them comes first, as when a run is
             created, the next call with them does not ask git for the rest again.
+
+    Returns:
+        Commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository. Without a
+        commit, `commit` is None.
     """
     global _last
     lab = str(base_dir), str(mainfile)

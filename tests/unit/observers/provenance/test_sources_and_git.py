@@ -22,7 +22,7 @@ def git(tmp_path):
 
 def test_repository_without_a_commit_has_its_branch_and_what_is_untracked(tmp_path, git):
     (tmp_path / "a.py").write_text("a = 1\n")
-    state = provenance.git_state(tmp_path)
+    state = provenance.lab_git_state(tmp_path, None)
     assert (state["root"], state["commit"], state["branch"]) == (str(tmp_path), None, "master")
     assert state["dirty"]
     assert state["untracked"] == {"a.py": "a = 1\n"}
@@ -34,15 +34,15 @@ def test_branch_and_detached_commit_are_told_from_a_folder_below_the_root(tmp_pa
     git("add", "-A")
     git("commit", "-q", "-m", "All")
     git("checkout", "-q", "-b", "feature/new")
-    state = provenance.git_state(tmp_path / "part")
+    state = provenance.lab_git_state(tmp_path / "part", None)
     assert (state["root"], state["commit"]) == (str(tmp_path), git("rev-parse", "HEAD"))
     assert (state["branch"], state["dirty"]) == ("feature/new", False)
     git("checkout", "-q", "--detach")
-    assert provenance.git_state(tmp_path)["branch"] is None
+    assert provenance.lab_git_state(tmp_path, None)["branch"] is None
 
 
 def test_folder_outside_of_a_repository_has_no_state(tmp_path):
-    assert provenance.git_state(tmp_path) is None
+    assert provenance.lab_git_state(tmp_path, None) is None
 
 
 def test_git_is_asked_once_for_what_a_run_tells_when_it_is_made_and_when_it_is_recorded(tmp_path, git):
@@ -134,9 +134,9 @@ def test_git_is_not_started_outside_of_a_repository(tmp_path, monkeypatch):
     monkeypatch.setattr(
         subprocess, "run", lambda *words, **options: started.append(words) or original(*words, **options)
     )
-    assert provenance.git_state(tmp_path) is provenance.commit_of(tmp_path) is None
+    assert provenance.lab_git_state(tmp_path, None) is provenance.commit_of(tmp_path) is None
     assert started == []
-    assert provenance.git_state(tmp_path / "inside" / "deep")["root"] == str(tmp_path / "inside")
+    assert provenance.lab_git_state(tmp_path / "inside" / "deep", None)["root"] == str(tmp_path / "inside")
 
 
 def test_module_that_takes_the_place_of_another_is_found(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def record(tmp_path):
         experiment = {"name": "exp", "base_dir": str(lab), "mainfile": "exp.py", "sources": sources}
         record = {"experiment": experiment, "command": "main", "status": "COMPLETED", **entries}
         (store / "1" / "run.json").write_text(json.dumps(record))
-        state = provenance.git_state(lab) if git else None
+        state = provenance.lab_git_state(lab, None) if git else None
         (store / "1" / "provenance.json").write_text(json.dumps({"git": state, "packages": {}}))
         return open_store(store).get("1")
 
