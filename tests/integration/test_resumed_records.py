@@ -303,7 +303,7 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     alive = {**load(folder), "status": "RUNNING"}
     (folder / "run.json").write_text(json.dumps(alive))
     (folder / "lease.json").write_text(json.dumps(lease(1.0)))
-    refused(f"process {os.getpid()} on .* writes it")
+    refused(f"process {os.getpid()} on .* writes, resumes or removes it")
     (folder / "run.json").write_text("{}")
     refused("no FileObserver of this program started it")
     (folder / "run.json").write_text("{")
@@ -332,7 +332,7 @@ def test_record_is_locked_against_a_second_writer_as_long_as_a_session_writes_it
 
     def main():
         seen.append(is_locked(folder))
-        with pytest.raises(ResumeError, match=f"process {os.getpid()} on .* writes it"):
+        with pytest.raises(ResumeError, match=f"process {os.getpid()} on .* writes, resumes or removes it"):
             experiment(lambda: None).run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
 
     experiment(main).run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
