@@ -97,7 +97,7 @@ NETWORKS = {"linear": Linear, ''',
     "a source of data": {
         "ingredients/datasets/sources.py": (
             "FILES = {\n",
-            """def _read_tsv(path: Path, asked: _Asked) -> Source:
+            """def _read_tsv(path: Path, settings: SourceSettings) -> Source:
     table = np.loadtxt(path, delimiter="\\t", dtype=np.float32)
     return Source(table[:, :-1], table[:, -1:])
 
