@@ -149,28 +149,37 @@ class FolderClaims(Claims):
 
     def listed(self) -> list[Claim]:
         claims: list[Claim] = []
-        with contextlib.suppress(FileNotFoundError):
+        try:
             while True:
                 attempt = self._first + len(claims)
                 content = read_regular(self._path(attempt))
                 claims.append(_claim(attempt, content, self._process(attempt)))
-        return claims
+        except FileNotFoundError:
+            return claims
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be read ({error.strerror}); check its permissions") from error
 
     def add(self, attempt: int) -> bool:
         content = self._owner or json.dumps(_own_lease())
-        try:
+        with self._writing():
             self._folder.mkdir(exist_ok=True)
             return write_once(self._path(attempt), content.encode(), durable=False)
-        except OSError as error:
-            raise StoreError(f"{self._folder} cannot be written ({error.strerror}); check its permissions") from error
 
     def release(self, attempt: int) -> None:
-        for path in (self._path(attempt), self._lease_path(attempt)):
-            path.unlink(missing_ok=True)
+        with self._writing():
+            for path in (self._path(attempt), self._lease_path(attempt)):
+                path.unlink(missing_ok=True)
 
     def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
-        with replacing(self._lease_path(attempt), durable=False) as stream:
+        with self._writing(), replacing(self._lease_path(attempt), durable=False) as stream:
             stream.write(json.dumps(process).encode())
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be written ({error.strerror}); check its permissions") from error
 
     def _process(self, attempt: int) -> Mapping[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):  # a power cut that damages it ended the process as well

@@ -72,9 +72,9 @@ class QueuedTask(Task):
             return True
 
     def ended(self, end: End) -> bool:
-        if not self._has_begun(end):
-            return self._has_not_begun(end)
         try:
+            if not self._has_begun(end):
+                return self._has_not_begun(end)
             run = self.run.store.get(self.name)
             result = "" if run.result is None else f", result {run.result}"
             self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")

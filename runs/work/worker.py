@@ -239,7 +239,8 @@ class Worker:
                     is_waiting = not self._running
                     self._look()
             except BaseException as error:
-                self._end(signal.SIGTERM if isinstance(error, SystemExit) else signal.SIGINT)
+                # A run that SIGINT has ended is not taken again by itself, as a person wanted that.
+                self._end(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
                 raise
 
     def _fill(self) -> None:

@@ -1,0 +1,79 @@
+"""Ends of workers, with processes that are only noted."""
+
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from runs.errors import StoreError
+from runs.rerun.launching import Launch
+from runs.work.printed import Printed
+from runs.work.worker import Source, Task, Worker
+
+
+class NotedJob:
+    """A process that ends once it is interrupted, and notes by which signals."""
+
+    def __init__(self):
+        self.numbers = []
+
+    def start(self, launch, **_):
+        return self
+
+    def poll(self):
+        return 0 if self.numbers else None
+
+    def events(self):
+        return []
+
+    def watched(self):
+        return []
+
+    def interrupt(self, number):
+        self.numbers.append(number)
+
+    def close(self):
+        pass
+
+
+class NotedTask(Task):
+    name = "1"
+    launch = Launch((), Path(), {}, ())
+
+    def open_output(self):
+        return Printed(tempfile.TemporaryFile())
+
+    def ended(self, end):
+        return True
+
+    def interrupted(self, end):
+        pass
+
+
+class Failing(Source):
+    """A source that has one task, and fails afterwards."""
+
+    def __init__(self, error):
+        self.error, self.tasks = error, [NotedTask()]
+
+    def take(self):
+        if self.tasks:
+            return self.tasks.pop()
+        raise self.error
+
+
+# A queue takes a run that SIGINT has ended for one that a person has ended, which it does not resume.
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (KeyboardInterrupt(), signal.SIGINT),
+        (SystemExit(143), signal.SIGTERM),
+        (StoreError("the database is away"), signal.SIGTERM),
+    ],
+)
+def test_runs_of_a_worker_that_fails_do_not_end_as_if_a_person_had_interrupted_them(error, number):
+    job = NotedJob()
+    with pytest.raises(type(error)):
+        Worker(Failing(error), lambda text: None, num_places=2, warm=job).work()
+    assert job.numbers == [number]
