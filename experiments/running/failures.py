@@ -1,4 +1,4 @@
-"""How an error ends the command line: its message and exit code, or a traceback of the user's own lines."""
+"""The end of a command line by an error: its message and exit code, or a traceback of the user's own lines."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class RunsView(_UrlView):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether conditions or words choose the runs."""
+        """True if conditions or words choose the runs."""
         return bool(self.where or self.words)
 
     @functools.cached_property

@@ -175,7 +175,7 @@ class Record:
 
     @property
     def is_of_lab(self) -> bool:
-        """Whether the lab recorded the run, and not stock Sacred."""
+        """True if the lab recorded the run, False if stock Sacred did."""
         return "--tensorboard" in (self.options or {})
 
     @functools.cached_property
@@ -256,7 +256,7 @@ class Record:
 
     @property
     def has_all_packages(self) -> bool:
-        """Whether `packages` lists every installed package."""
+        """True if `packages` lists every installed package."""
         return bool(self.part("packages"))
 
     @functools.cached_property

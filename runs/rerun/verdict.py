@@ -172,7 +172,7 @@ class Verdict:
 
     @property
     def is_of_steps(self) -> bool:
-        """Whether only steps are beyond the tolerance."""
+        """True if only steps are beyond the tolerance."""
         diverged = [metric for metric in self.metrics if metric.verdict == DIVERGED]
         return bool(diverged) and not self.reasons and all(metric.is_of_steps for metric in diverged)
 

@@ -1,4 +1,4 @@
-"""Where queued runs are written down: each in a folder, in a database, or in both."""
+"""Entries of queued runs: each in a folder, in a database, or in both."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class StartedAgent(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has not begun because no place is free."""
+        """True if it has not begun because no place is free."""
 
     def poll(self) -> int | None:
         """Return its exit code, negative for the signal that ended it; None while it runs or waits."""

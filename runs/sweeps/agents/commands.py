@@ -1,4 +1,4 @@
-"""What the commands of the ingredient `sweep` do, once their config is read; they print for the terminal."""
+"""Actions of the commands of the ingredient `sweep`, once their config is read; they print for the terminal."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class _Crew:
 
     @property
     def is_working(self) -> bool:
-        """Whether an agent works, or waits for a place."""
+        """True if an agent works, or waits for a place."""
         return bool(self._running)
 
     def look(self, status: Status) -> None:

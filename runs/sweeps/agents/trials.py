@@ -61,13 +61,13 @@ class Means:
 
     @property
     def is_late(self) -> bool:
-        """Whether the deadline is over."""
+        """True if the deadline is over."""
         return self.deadline is not None and time.time() >= self.deadline
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The outcome of a run.
 
     Attributes:
         state: COMPLETE, PRUNED or FAIL; KILLED; or LOST, if another agent has taken the point over.
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """Where and with what an agent works on a sweep.
+    """The place and the means with which an agent works on a sweep.
 
     Attributes:
         agent: The agent's name.
