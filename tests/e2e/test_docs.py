@@ -20,7 +20,7 @@ from tests.labs import copy_lab
 from tests.processes import imported, launcher, run
 
 LAB = Path(__file__).resolve().parents[2]
-PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
+PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md")), *sorted((LAB / "docs" / "howto").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # So many commands of README.md are run by a Python that starts afresh.
 NUM_COLD = 1
