@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, open_given
@@ -31,17 +31,18 @@ def main(arguments: argparse.Namespace) -> int:
     """Restore the runs, or list the trash."""
     with open_given(arguments) as store:
         if arguments.runs:
-            _print_restored({key: store.restore(key) for key in arguments.runs}, in_json=arguments.json)
+            _print_restored([(key, store.restore(key)) for key in arguments.runs], in_json=arguments.json)
         else:
             _print_trash(store.trash(), store.where, in_json=arguments.json)
     return 0
 
 
-def _print_restored(runs: Mapping[str, Run], *, in_json: bool) -> None:
+def _print_restored(runs: Sequence[tuple[str, Run]], *, in_json: bool) -> None:
+    # Pairs, as several runs may have had the same id.
     if in_json:
-        print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in runs.items()])
+        print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in runs])
         return
-    for key, run in runs.items():
+    for key, run in runs:
         print_text(f"run {run.id} is back" if key == run.id else f"run {key} was restored as run {run.id}")
 
 

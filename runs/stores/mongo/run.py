@@ -380,7 +380,12 @@ class MongoRun(Run):
         # An `_id` tells the medium's position in the run's folder.
         positions = {object_id(str(self.uid), "media", number): number for number in range(len(documents))}
         last = len(documents)
-        documents.sort(key=lambda document: document.get("number", positions.get(document["_id"], last)))
+
+        def position(document: Mapping[str, Any]) -> float:
+            number = document.get("number")  # of any type, if others wrote it
+            return number if isinstance(number, int | float) else positions.get(document["_id"], last)
+
+        documents.sort(key=position)
         return [self._medium_entry(document) for document in documents]
 
     def _medium_entry(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Content]]:
