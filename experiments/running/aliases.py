@@ -73,6 +73,8 @@ class Aliases:
         is_changed = False
         for alias, target in self.targets.items():
             at_root, at_target = config.get(alias, _UNSET), get_by_dotted_path(config, target, _UNSET)
+            if target == "seed" and at_target is _UNSET:
+                at_target = None  # it is drawn afterwards, unless it is set
             if _UNSET in (at_root, at_target):
                 missing = alias if at_root is _UNSET else target
                 raise ConfigError(

@@ -149,6 +149,7 @@ class Launcher:
         noted_origins = self._check_config(computed, request, unread)
 
         run = LabRun(computed, self._experiment, trial=trial, notices=notices)
+        computed.bind(run)  # the checks of ingredients may call captured functions
         run.system_metrics_s = self._system_metrics_s
         run.check_settings = self._check_settings
         run.info.update(info)
@@ -176,7 +177,6 @@ class Launcher:
         if notices is not None and not self.world.rank:
             publish_config(notices, run.config)
         run.config = strictness.without_unread(computed, unread)
-        computed.bind(run)
         return run
 
     # ------------------------------------------------------------------ what was asked for

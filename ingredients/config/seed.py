@@ -98,8 +98,12 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
         seed: The seed of the run.
         name: The stream's name, in parts.
     """
-    with KeptStream(seed, *name):
+    outer = _cpu_states()
+    _seed_cpu(stream_seed(seed, *name))
+    try:
         yield
+    finally:
+        _set_cpu_states(outer)
 
 
 @contextlib.contextmanager
@@ -156,15 +160,19 @@ class KeptStream:
         if self._states is not None:
             _set_cpu_states(self._states)
             return
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)
-        if torch := sys.modules.get("torch"):
-            torch.random.default_generator.manual_seed(self._seed)
+        _seed_cpu(self._seed)
 
     def __exit__(self, *error: object) -> None:
         self._states = _cpu_states()
         if self._outer is not None:
             _set_cpu_states(self._outer)
+
+
+def _seed_cpu(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    if torch := sys.modules.get("torch"):
+        torch.random.default_generator.manual_seed(value)
 
 
 def _cpu_states() -> tuple[Any, Any, Any]:

@@ -150,3 +150,26 @@ def test_ingredient_of_ones_own_checks_its_settings(tmp_path):
             ex.run(config_updates={name: {"level": -1.0}})
     assert not (tmp_path / "runs").exists()
     assert ex.run(config_updates={"noise.level": 1.0}).status == "COMPLETED"
+
+
+def test_check_of_an_ingredient_may_call_its_captured_functions(tmp_path):
+    from ingredients import Ingredient
+
+    noise, checked = Ingredient("noise"), []
+
+    @noise.config
+    def config():
+        level = 0.5
+
+    @noise.capture
+    def doubled(level):
+        return 2 * level
+
+    @noise.check
+    def check(config):
+        checked.append(doubled())
+
+    ex = Experiment("noisy", [noise], base_dir=tmp_path, save_git_info=False, record_to=None)
+    ex.main(lambda: None)
+    ex.run(config_updates={"noise.level": 1.5})
+    assert checked == [3.0]

@@ -477,6 +477,15 @@ def test_alias_set_to_two_values_refused(refuse, recipe):
     refuse("with", "quick", "optimizer.fast", message=message.format(2.0, 5.0))
 
 
+def test_alias_of_the_seed_sets_it_before_it_is_drawn():
+    ex = Experiment("seeded", record_to=None)
+    ex.add_config(draws=7)
+    ex.alias(draws="seed")
+    ex.main(lambda seed, draws: (seed, draws))
+    assert ex.run().result == (7, 7)
+    assert ex.run(config_updates={"seed": 3}).result == (3, 3)
+
+
 def test_alias_error_speaks_of_the_name_that_was_typed(refuse, experiment):
     refuse("with", "lr=abc", message="lr: got 'abc' (str), expected a float; write for example lr=0.1")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ingredients.config import seed
 from ingredients.config.seed import (
     by_device,
     global_stream,
@@ -112,6 +113,14 @@ def test_global_stream_within_another_leaves_the_outer_one_as_it_was():
         with global_stream(1, "inner"):
             draw()
         assert (before, draw()) == expected
+
+
+def test_global_stream_reads_the_generators_once_as_loaders_enter_it_for_each_item(monkeypatch):
+    read, states = [], seed._cpu_states
+    monkeypatch.setattr(seed, "_cpu_states", lambda: read.append(1) or states())
+    with global_stream(1, "items", 4):
+        draw()
+    assert len(read) == 1
 
 
 def test_global_stream_does_not_import_torch():
