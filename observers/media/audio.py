@@ -42,7 +42,7 @@ class Audio(Media):
     def __init__(self, samples: Any, sample_rate: float, caption: str | None = None) -> None:
         self._rate = _rate(sample_rate)
         self._snapshot = snapshot(samples, "Audio")
-        self.caption = caption
+        self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
         shape, dtype = self._snapshot.shape, self._snapshot.dtype
         if dtype != "int16" and "float" not in dtype:

@@ -60,7 +60,7 @@ class Media:
 
     def _described(self, **facts: Any) -> dict[str, Any]:
         """Return what the record says about the file: these facts, and the caption."""
-        return facts if self.caption is None else {**facts, "caption": str(self.caption)}
+        return facts if self.caption is None else {**facts, "caption": self.caption}
 
 
 class Image(Media):
@@ -85,7 +85,7 @@ class Image(Media):
         if hasattr(array, "convert") and getattr(array, "mode", "RGB") not in ("L", "RGB", "RGBA"):
             array = array.convert("RGBA")  # such as Pillow's images with a palette
         self._snapshot = snapshot(array, "Image")
-        self.caption = caption
+        self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
         check_pixels("Image", self._snapshot)
         channels_first = has_channels_first(self._snapshot.shape, is_tensor=hasattr(array, "detach"))
@@ -128,7 +128,7 @@ class Figure(Media):
                 f"Figure: got a {type(figure).__name__}, expected a figure of matplotlib; give other plots as an "
                 "Image of their pixels"
             )
-        self.caption = caption
+        self.caption = caption if caption is None else str(caption)
         stream = io.BytesIO()
         figure.savefig(stream, format="png", **({} if dpi is None else {"dpi": dpi}))
         try:

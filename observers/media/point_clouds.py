@@ -39,7 +39,7 @@ class PointCloud(Media):
     def __init__(self, points: Any, colors: Any = None, caption: str | None = None) -> None:
         self._points = snapshot(points, "PointCloud")
         self._colors = None if colors is None else snapshot(colors, "PointCloud")
-        self.caption = caption
+        self.caption = caption if caption is None else str(caption)
         shape = self._points.shape
         if len(shape) != 2 or shape[1] != 3 or not shape[0] or not are_numbers(self._points.dtype):
             raise MediaError(

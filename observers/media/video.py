@@ -51,7 +51,7 @@ class Video(Media):
     def __init__(self, frames: Any, fps: float, caption: str | None = None) -> None:
         self._fps = _rate(fps)
         self._frames = snapshot(frames, "Video")
-        self.caption = caption
+        self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._frames.num_bytes
         check_pixels("Video", self._frames)
         shape = self._frames.shape
@@ -89,7 +89,7 @@ class Video(Media):
                 "give frames"
             )
         video = cls.__new__(cls)
-        video.caption = caption
+        video.caption = caption if caption is None else str(caption)
         video._file = Content(data, suffix, f"video/{suffix[1:]}", video._described())
         video.num_bytes = len(data)
         return video

@@ -62,6 +62,13 @@ def test_image_of_bools_palettes_and_lists_is_taken():
     assert Image([[0.0]], "caption").encode().meta["caption"] == "caption"
 
 
+def test_caption_is_the_text_when_it_was_given():
+    words = ["one"]
+    image = Image([[0.0]], words)
+    words.append("two")
+    assert image.caption == image.encode().meta["caption"] == "['one']"
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [
