@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -178,7 +179,8 @@ def number(*, above: float = -math.inf, least: float = -math.inf, most: float = 
         limits = f" above {above:g}" if above > -math.inf else f" of at least {least:g}" if least > -math.inf else ""
 
     def read(where: str, value: Any) -> int | float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_number = is_number and abs(value) <= sys.float_info.max  # of an integer as well
         if not is_number or value <= above or not least <= value <= most:
             raise SweepError(f"{where}: got {shown(value)}, expected a number{limits}")
         return value
