@@ -221,6 +221,8 @@ class Launcher:
         updates = to_plain(request.updates)
         with lenient(request.force), gathering(), self.aliases.named_as_typed(typed):
             computed = self._compute_once(request, updates)
+            if "seed" in self.aliases.targets and not self.world.rank:
+                computed.set_seeds()  # what it stands for gets the seed that is drawn
             if self.aliases.follow(computed.values, computed.changes, updates):
                 # The experiment's own scope, which is evaluated last, gave an alias a value: ingredients may use it.
                 computed = self._compute_once(request, updates)

@@ -486,6 +486,17 @@ def test_alias_of_the_seed_sets_it_before_it_is_drawn():
     assert ex.run(config_updates={"seed": 3}).result == (3, 3)
 
 
+def test_seed_as_an_alias_sets_the_entry_to_the_drawn_one():
+    part = Ingredient("part")
+    part.add_config(seed=3)
+    ex = Experiment("seeded", ingredients=[part], record_to=None)
+    ex.alias(seed="part.seed")
+    ex.main(lambda seed, part: (seed, part["seed"]))
+    first, second = ex.run().result
+    assert first == second
+    assert ex.run(config_updates={"seed": 5}).result == (5, 5)
+
+
 def test_alias_error_speaks_of_the_name_that_was_typed(refuse, experiment):
     refuse("with", "lr=abc", message="lr: got 'abc' (str), expected a float; write for example lr=0.1")
 
