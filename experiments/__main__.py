@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,12 @@ from ingredients.errors import LabError
 __all__ = ["main"]
 
 _NEXT = """\
-Train, look at the settings, follow the recipe, test:
+Train, look at the settings, follow the recipe, look at the runs, test:
   python {name}.py
   python {name}.py print_config
   python {name}.py with {name}.yaml
-  python -m pytest test_{name}.py
+  python -m runs ls
+  {test}
 """
 
 
@@ -38,11 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with checked_output():
             print(f"Wrote {', '.join(path.name for path in paths)}.")
-            print(_NEXT.format(name=arguments.name), end="")
+            print(_NEXT.format(name=arguments.name, test=_test_command(arguments.name)), end="")
     except OutputError as error:
         error.tell()
         return error.code
     return 0
+
+
+def _test_command(name: str) -> str:
+    command = f"python -m pytest test_{name}.py"
+    return command if importlib.util.find_spec("pytest") else f"pip install pytest && {command}"
 
 
 if __name__ == "__main__":

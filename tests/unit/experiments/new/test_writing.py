@@ -1,5 +1,6 @@
 import contextlib
 import resource
+import sys
 
 import pytest
 
@@ -67,3 +68,15 @@ def test_command_says_in_one_line_what_it_refuses(tmp_path, monkeypatch, capsys)
     assert capsys.readouterr().err.startswith("error: torch: there is a module of that name already")
     assert main(["new", "study"]) == 0
     assert "python -m pytest test_study.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "command"),
+    [(True, "  python -m pytest test_study.py"), (False, "  pip install pytest && python -m pytest test_study.py")],
+)
+def test_next_commands_install_pytest_where_it_is_missing(tmp_path, monkeypatch, capsys, is_installed, command):
+    monkeypatch.chdir(tmp_path)
+    if not is_installed:
+        monkeypatch.setitem(sys.modules, "pytest", None)
+    assert main(["new", "study"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == command
