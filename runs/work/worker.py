@@ -44,6 +44,7 @@ class End:
         folder: Folder of its record; None if it has none.
         is_late: Whether the worker ended it because it took longer than its task may.
         lines: The last lines that it printed.
+        by_signal: Whether the worker ended because of a signal, and not because of an error.
     """
 
     code: int = 0
@@ -51,6 +52,7 @@ class End:
     folder: Path | None = None
     is_late: bool = False
     lines: Sequence[str] = ()
+    by_signal: bool = False
 
 
 class Task(abc.ABC):
@@ -212,7 +214,7 @@ class Worker:
         self._packages, self._warm = packages, warm
         self._gpus = visible_gpus(os.environ) if num_places > 1 else []
         self._running: list[_Running] = []
-        self._is_ending = False
+        self._is_ending = self._is_signalled = False
 
     def work(self, *, until_empty: bool = False) -> None:
         """Run tasks until none is left, or for ever. A signal that ends this interrupts the running ones.
@@ -239,7 +241,8 @@ class Worker:
                     is_waiting = not self._running
                     self._look()
             except BaseException as error:
-                # A run that SIGINT has ended is not taken again by itself, as a person wanted that.
+                self._is_signalled = isinstance(error, KeyboardInterrupt | SystemExit)
+                # No worker resumes a run that SIGINT ended, because a person wanted that.
                 self._end(signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
                 raise
 
@@ -251,7 +254,8 @@ class Worker:
                 return
             try:
                 self._start(task)
-            except BaseException:
+            except BaseException as error:
+                self._is_signalled = isinstance(error, KeyboardInterrupt | SystemExit)
                 self._leave(task, End())
                 raise
 
@@ -311,7 +315,7 @@ class Worker:
     def _leave(self, task: Task, end: End) -> None:
         self._source.hurry()
         with contextlib.suppress(RunsError, OSError):  # whoever takes the task over finds out
-            task.interrupted(end)
+            task.interrupted(dataclasses.replace(end, by_signal=self._is_signalled))
 
     def _end(self, number: int) -> None:
         """End the processes as a signal does, and wait until that is recorded; a second signal kills them."""

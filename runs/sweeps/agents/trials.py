@@ -216,7 +216,8 @@ class Trial(Task):
         return outcome.state in ("COMPLETE", "PRUNED")
 
     def interrupted(self, end: End) -> None:
-        self._workplace.study.give_back(self.point.number)
+        if end.by_signal:  # an error counts as a kill, so that `sweep.retries` bounds a point whose error recurs
+            self._workplace.study.give_back(self.point.number)
 
     @contextlib.contextmanager
     def giving_back(self) -> Iterator[None]:

@@ -40,6 +40,7 @@ class NotedJob:
 class NotedTask(Task):
     name = "1"
     launch = Launch((), Path(), {}, ())
+    end = None
 
     def open_output(self):
         return Printed(tempfile.TemporaryFile())
@@ -48,14 +49,15 @@ class NotedTask(Task):
         return True
 
     def interrupted(self, end):
-        pass
+        self.end = end
 
 
 class Failing(Source):
     """A source that has one task, and fails afterwards."""
 
     def __init__(self, error):
-        self.error, self.tasks = error, [NotedTask()]
+        self.error, self.task = error, NotedTask()
+        self.tasks = [self.task]
 
     def take(self):
         if self.tasks:
@@ -77,3 +79,14 @@ def test_runs_of_a_worker_that_fails_do_not_end_as_if_a_person_had_interrupted_t
     with pytest.raises(type(error)):
         Worker(Failing(error), lambda text: None, num_places=2, warm=job).work()
     assert job.numbers == [number]
+
+
+# A sweep counts an attempt that a signal has cut off as none, and one that an error has cut off as a kill.
+@pytest.mark.parametrize(
+    ("error", "by_signal"), [(KeyboardInterrupt(), True), (SystemExit(143), True), (StoreError("away"), False)]
+)
+def test_tasks_learn_whether_a_signal_ended_their_worker(error, by_signal):
+    source = Failing(error)
+    with pytest.raises(type(error)):
+        Worker(source, lambda text: None, num_places=2, warm=NotedJob()).work()
+    assert source.task.end.by_signal is by_signal
