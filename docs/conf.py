@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 API = ROOT / "docs" / "api"
-# The packages whose `__all__` is public, each with a line that says what it is for.
+# The packages whose `__all__` is public, each with its purpose.
 PACKAGES = {
     "experiments": "compose experiments and train",
     "ingredients": "the parts of an experiment, and what they build",
