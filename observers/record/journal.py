@@ -19,7 +19,7 @@ from observers.record.media_files import MediaFiles
 from observers.record.points.point_files import PointFiles
 from observers.record.points.rewinding import Position, read_position, rewound_files
 from observers.record.safe_paths import lasting_path
-from observers.record.schema import MEDIA, NOTES, OUTPUT, PROVENANCE, SUMMARY
+from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
 __all__ = ["Journal"]
 
@@ -204,7 +204,8 @@ class Journal:
     def clear(self) -> None:
         """Remove the partial files of a killed process; no other process may write here."""
         # Tags and notes are written by other processes, at any time.
-        for path in set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp")):
+        partial = set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp"))
+        for path in (*partial, *(self.folder / MEDIA_FOLDER).glob(".*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()
 

@@ -344,9 +344,11 @@ def test_half_written_files_of_a_killed_process_go_when_the_run_goes_on(tmp_path
     folder = record(count=10)
     for name in ("run.json", "metrics.bin", "values.jsonl", "notes.json"):
         (folder / f".{name}.k1ll3d.tmp").write_text("{")
+    (folder / "media").mkdir()
+    (folder / "media" / f".{'0' * 64}.png.k1ll3d.tmp").write_text("half")
     record(count=10)
     # Tags and notes are written by others, who may be about to.
-    assert [path.name for path in folder.glob(".*")] == [".notes.json.k1ll3d.tmp"]
+    assert [path.name for path in folder.rglob(".*")] == [".notes.json.k1ll3d.tmp"]
 
 
 def test_run_recorded_in_two_folders_goes_on_in_both(tmp_path, caplog):
