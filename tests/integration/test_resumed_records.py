@@ -344,7 +344,7 @@ def test_half_written_files_of_a_killed_process_go_when_the_run_goes_on(tmp_path
     folder = record(count=10)
     for name in ("run.json", "metrics.bin", "values.jsonl", "notes.json"):
         (folder / f".{name}.k1ll3d.tmp").write_text("{")
-    (folder / "media").mkdir()
+    (folder / "media").mkdir(exist_ok=True)
     (folder / "media" / f".{'0' * 64}.png.k1ll3d.tmp").write_text("half")
     record(count=10)
     # Tags and notes are written by others, who may be about to.
