@@ -17,6 +17,7 @@ from sacred.dependencies import gather_sources_and_dependencies
 
 from configs import collection
 from configs.printing import OutputError, checked_output
+from configs.shipped import find_file
 from configs.standard_streams import open_standard_streams
 from experiments.running import commands
 from experiments.running.command_line import check_command_line, split_shown_command
@@ -254,7 +255,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._check_needs(cmd_name)
         near = nearest(cmd_name, list(known))
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-        if cmd_name in dict(self.gather_named_configs()) or Path(cmd_name).is_file():
+        if cmd_name in dict(self.gather_named_configs()) or find_file(cmd_name).is_file():
             hint = f"to use it as a config, write with {cmd_name}"
         shown = cmd_name if cmd_name.isprintable() else repr(cmd_name)  # of a record, it may be anything
         raise ConfigError(f"{shown}: there is no such command; {hint}")

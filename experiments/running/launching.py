@@ -14,6 +14,7 @@ from sacred.arg_parser import get_config_updates
 from sacred.commandline_options import CLIOption, enforce_clean_option
 
 from configs import to_plain
+from configs.shipped import find_file
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s
@@ -204,13 +205,13 @@ class Launcher:
         if command is None:
             raise RuntimeError("No command found to be run. Specify a command or define a main function.")
         updates, force = strictness.nested(config_updates), bool(options["--force"])
-        named_configs = (*self.always, *named_configs)
+        named_configs = [_located(name) for name in (*self.always, *named_configs)]
         if self.replay is not None and self._experiment.commands.get(command) is self.replay:
-            named_configs = (config_of_bundle(updates.get("bundle")), *named_configs)
+            named_configs = [config_of_bundle(updates.get("bundle")), *named_configs]
         strictness.check_scopes(self._experiment)
         strictness.check_updates(self._experiment, updates, named_configs, force=force)
         reader = self.shown_command or command
-        return _Request(command, reader, updates, named_configs, force, options["--loglevel"])
+        return _Request(command, reader, updates, tuple(named_configs), force, options["--loglevel"])
 
     # ------------------------------------------------------------------ the config
 
@@ -301,6 +302,12 @@ class Launcher:
         )
         if folder is not None:
             run.resume(folder)
+
+
+def _located(name: str) -> str:
+    """Return a named config or config file as typed, or the absolute path of the recipe of the lab that it names."""
+    found = find_file(name)
+    return name if found == Path(name) else str(found)
 
 
 def _redacted(value: Any) -> Any:

@@ -22,6 +22,7 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
+from configs.shipped import names_beside
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.entry_types import conform, infer
 from ingredients.config.files import read_config_file
@@ -239,7 +240,7 @@ def _misread(
     if "" in updates or name in entries:
         return f"{name}: got no value, expected one after `=`, without spaces; write {name}={following}"
     if Path(name).suffix in (".yaml", ".yml", ".json"):
-        near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
+        near = nearest(Path(name).name, names_beside(name))
         hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
         return f"{name}: there is no such config file; {hint}"
     entry, _, value = name.partition(" ")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from configs.shipped import find_file
 from configs.yaml_text import dump_yaml, load_yaml
 from ingredients.errors import ConfigError, MissingConfigFileError
 from observers.record.atomic_file import replacing
@@ -24,7 +25,8 @@ def read_config_file(path: str | Path) -> dict:
     """Return the entries of a JSON or YAML file.
 
     Args:
-        path: The file; its suffix, .json, .yaml or .yml, decides the format.
+        path: The file; its suffix, .json, .yaml or .yml, decides the format. A path below `configs/` that does not
+            exist names the recipe of the lab.
 
     Returns:
         The entries, nested; none of an empty file.
@@ -33,7 +35,7 @@ def read_config_file(path: str | Path) -> dict:
         MissingConfigFileError: If there is no such file.
         ConfigError: If it is of another kind, or it is not a mapping of entries.
     """
-    path = Path(path)
+    path = find_file(path)
     if path.suffix not in _READERS:
         raise ConfigError(f"{path}: got a {path.suffix or 'suffixless'} file, expected .yaml, .yml or .json")
     try:

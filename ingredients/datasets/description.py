@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from configs.shipped import find_file
 from ingredients.config.construct import require
 from ingredients.datasets.csv_cells import read_cells, typed
 from ingredients.datasets.files import load_arrays, read_idx_array
@@ -99,7 +100,7 @@ def survey(name: str, path: str) -> list[list[Any]] | None:
     Raises:
         DataError: If a file cannot be read.
     """
-    where = Path(path).expanduser()
+    where = find_file(Path(path).expanduser())
     if name == "csv":
         frame = typed(read_cells(where))
         return [_HEADER, *(_of_column(frame[column]) for column in frame.columns)]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.shipped import find_file
 from ingredients.config.construct import build, import_object, is_dotted_path
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
@@ -153,7 +154,7 @@ def load_source(
         return copy.deepcopy(read_bundled(name))
     check_source(name, path)
     asked = SourceSettings(name, path, target, **settings)
-    where = None if path is None else Path(path).expanduser()
+    where = None if path is None else find_file(Path(path).expanduser())
     if name in FILES:
         return FILES[name].read(where, asked)
     if name.partition(":")[0] == "huggingface":
@@ -179,7 +180,7 @@ def check_source(name: str, path: str | None) -> None:
     if name in (*FILES, "huggingface"):
         if path is None and name != "text":
             raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
-        if path is not None and not Path(path).expanduser().exists():
+        if path is not None and not find_file(Path(path).expanduser()).exists():
             raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
     elif name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
         return

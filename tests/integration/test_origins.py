@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from experiments import Experiment
-from ingredients import Ingredient
+from ingredients import Ingredient, UnknownNamedConfigError
+from ingredients.datasets.sources import load_source
 from observers import FileObserver
+from runs.sweeps.spec.spec import read_spec
 
 
 @pytest.fixture
@@ -140,3 +142,26 @@ def test_entry_that_a_file_sets_to_its_default_is_at_its_default(ex, capsys, tmp
     (tmp_path / "as_it_is.yaml").write_text("part: {width: 1, options: {a: 2}}\nsteps: 10\nrate: 0.5\n")
     found = shown(ex, capsys, "with", "as_it_is.yaml")
     assert {name for name, origin in found.items() if origin == "as_it_is.yaml"} == {"a", "rate"}
+
+
+def test_recipe_of_the_lab_is_read_where_the_project_has_none_and_named_by_its_path(ex, tmp_path):
+    ex.add_config(lr=0.1, epochs=1, data={"path": "", "name": "", "target": "", "batch_size": 1}, model={})
+    recipe = str(Path(__file__).parents[2] / "configs" / "own_data.yaml")
+    run = ex.run(named_configs=["configs/own_data.yaml"])
+    assert run.config["data"]["path"] == "configs/iris.csv"
+    assert run.meta_info["named_configs"] == [recipe]
+    assert recipe in [group["origin"] for group in run.meta_info["origins"]]
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "own_data.yaml").write_text("lr: 0.5\n")
+    run = ex.run(named_configs=["configs/own_data.yaml"])
+    assert (run.config["lr"], run.meta_info["named_configs"]) == (0.5, ["configs/own_data.yaml"])
+    with pytest.raises(UnknownNamedConfigError, match=r"did you mean configs/own_data\.yaml\?"):
+        ex.run(named_configs=["configs/own_dta.yaml"])
+    with pytest.raises(UnknownNamedConfigError, match=r"did you mean configs/digits_mlp\.yaml\?"):
+        ex.run(named_configs=["configs/digts_mlp.yaml"])
+
+
+def test_table_and_spec_of_the_lab_are_read_where_the_project_has_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(load_source("csv", "configs/iris.csv", "species").inputs) == 150
+    assert read_spec("configs/sweeps/lr.yaml").run_cap == 40

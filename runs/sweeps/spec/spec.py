@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from configs.shipped import find_file
 from configs.yaml_text import load_yaml
 from runs.errors import SweepError
 from runs.sweeps.spec.command import fixed_settings, read_words
@@ -121,14 +122,15 @@ def read_spec(source: str | Path | Mapping[str, Any]) -> Spec:
     """Read and validate a spec. This starts nothing and loads neither Optuna nor numpy.
 
     Args:
-        source: A file of YAML or JSON, or a mapping of the same form.
+        source: A file of YAML or JSON, in the working folder or one of the lab's `configs/sweeps/`; or a mapping of the
+            same form.
 
     Raises:
         SweepError: If there is no such file, or the spec is invalid; the message names the file and the key.
     """
     if isinstance(source, Mapping):
         return _read(plain("", source))
-    path = Path(source)
+    path = find_file(source)
     try:
         return _read(plain("", _load(path)))
     except SweepError as error:
