@@ -1,7 +1,11 @@
-"""Experiments to start from: a script with an ingredient of its own, a recipe and a test, written from templates."""
+"""Experiments and projects to start from, written from templates.
+
+An experiment is a script with an ingredient of its own, a recipe and a test. A project is a git repository with them.
+"""
 
 from __future__ import annotations
 
+from experiments.new.projects import write_project
 from experiments.new.writing import write_experiment
 
-__all__ = ["write_experiment"]
+__all__ = ["write_experiment", "write_project"]

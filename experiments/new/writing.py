@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-import keyword
-import re
-from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 
+from experiments.new.names import check_module, check_name
 from ingredients.errors import ConfigError
 
-__all__ = ["write_experiment"]
+__all__ = ["read_template", "render", "write_experiment"]
 
-# Files that are written, by the template that each is made of. NAME in either is the experiment's name.
-_TEMPLATES = {"NAME.yaml": "recipe.txt", "test_NAME.py": "test.txt", "NAME.py": "script.txt"}
-# What pytest would collect for a test or its set-up.
-_PYTEST = re.compile(r"conftest|test_.*|.*_test")
+# What an experiment imports from the file of its ingredient, unless the ingredient is in its own file.
+_IMPORT = "\nfrom $name.noise import add_noise, noise\n"
 
 
 def write_experiment(name: str, folder: Path) -> list[Path]:
@@ -32,19 +28,36 @@ def write_experiment(name: str, folder: Path) -> list[Path]:
     Raises:
         ConfigError: If there cannot be an experiment of that name there, or the folder cannot be written to.
     """
-    _check_name(name)
-    texts = {folder / file.replace("NAME", name): _render(template, name) for file, template in _TEMPLATES.items()}
+    check_name(name)
+    texts = {folder / file: text for file, text in _texts(name).items()}
     there = [path for path in texts if path.exists() or path.is_symlink()]
     if there:
         raise ConfigError(
             f"{name}: {', '.join(path.name for path in there)} exists already; choose another name, or remove it"
         )
-    _check_module(name, folder)
+    check_module(name, folder, f"{name}.py")
     try:
         _write_all(texts)
     except OSError as error:
         raise ConfigError(f"{name}: cannot write to {folder}: {error.strerror}; nothing was written") from error
     return list(texts)
+
+
+def _texts(name: str) -> dict[str, str]:
+    """Return the contents of the files by their names."""
+    script, recipe, test = f"{name}.py", f"{name}.yaml", f"test_{name}.py"
+    words = {
+        "name": name,
+        "script": script,
+        "module": name,
+        "recipe": recipe,
+        "recipe_path": f'Path(__file__).with_name("{recipe}")',
+        "test": test,
+    }
+    ingredient = read_template("ingredient").partition("\n\n")[2].partition("\n\n")[2]
+    whole = read_template("script").replace(_IMPORT, f"\n{ingredient}\n")
+    whole = whole.replace("from ingredients import ", "from ingredients import Ingredient, ")
+    return {recipe: render("recipe", words), test: render("test", words), script: Template(whole).substitute(words)}
 
 
 def _write_all(texts: dict[Path, str]) -> None:
@@ -61,27 +74,16 @@ def _write_all(texts: dict[Path, str]) -> None:
         raise
 
 
-def _check_name(name: str) -> None:
-    """Reject a name that cannot be imported, or that pytest would collect."""
-    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
-        raise ConfigError(
-            f"{name}: got {name!r}, expected a name that Python can import: letters, digits and underscores, "
-            "beginning with a letter, and no keyword; write for example my_study"
-        )
-    if _PYTEST.fullmatch(name):
-        raise ConfigError(f"{name}: pytest would collect {name}.py as a test; choose another name")
+def read_template(name: str) -> str:
+    """Return the text of a template, by its name."""
+    return (files("experiments.new") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def _check_module(name: str, folder: Path) -> None:
-    """Reject the name of a module, because the script would be imported instead of it."""
-    found = importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(folder)])
-    if found is not None:
-        places = [found.origin] if found.has_location else [*(found.submodule_search_locations or ["Python itself"])]
-        raise ConfigError(
-            f"{name}: there is a module of that name already ({places[0]}), and {name}.py would be imported in its "
-            "place; choose another name"
-        )
+def render(template: str, words: dict[str, str]) -> str:
+    """Return the text of a template with its words filled in.
 
-
-def _render(template: str, name: str) -> str:
-    return (files("experiments.new") / "templates" / template).read_text(encoding="utf-8").replace("NAME", name)
+    Args:
+        template: Its name.
+        words: What stands for `$name` and the like, by name.
+    """
+    return Template(read_template(template)).substitute(words)

@@ -397,7 +397,7 @@ def _as_it_is(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def steps_per_epoch(batches: Batches, accumulate: int) -> int:
+def steps_per_epoch(batches: Batches, accumulate: int = 1) -> int:
     """Return the number of optimizer steps of an epoch.
 
     Args:

@@ -1,0 +1,73 @@
+"""Names that an experiment or a project may have."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from importlib import metadata
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from ingredients.errors import ConfigError
+
+__all__ = ["check_distribution", "check_module", "check_name"]
+
+# What pytest would collect for a test or its set-up.
+_PYTEST = re.compile(r"conftest|test_.*|.*_test")
+
+
+def check_name(name: str) -> None:
+    """Reject a name that cannot be imported, or that pytest would collect.
+
+    Args:
+        name: The name of an experiment or project.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
+        raise ConfigError(
+            f"{name}: got {name!r}, expected a name that Python can import: letters, digits and underscores, "
+            "beginning with a letter, and no keyword; write for example my_study"
+        )
+    if _PYTEST.fullmatch(name):
+        raise ConfigError(f"{name}: pytest would collect {name}.py as a test; choose another name")
+
+
+def check_module(name: str, folder: Path, file: str) -> None:
+    """Reject the name of a module, because what is written would be imported instead of it.
+
+    Args:
+        name: The name.
+        folder: The folder that is written to.
+        file: The file or folder that would be imported.
+
+    Raises:
+        ConfigError: If there is such a module, installed or in the folder.
+    """
+    found = importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(folder)])
+    if found is not None:
+        places = [found.origin] if found.has_location else [*(found.submodule_search_locations or ["Python itself"])]
+        raise ConfigError(
+            f"{name}: there is a module of that name already ({places[0]}), and {file} would be imported in its "
+            "place; choose another name"
+        )
+
+
+def check_distribution(name: str) -> None:
+    """Reject the name of an installed package, because pip would replace that by the project.
+
+    Args:
+        name: The name of a project.
+
+    Raises:
+        ConfigError: If there is such a package.
+    """
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return
+    raise ConfigError(
+        f"{name}: an installed package has that name already, which pip would replace; choose another name"
+    )
