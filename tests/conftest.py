@@ -28,13 +28,16 @@ import hypothesis
 import pymongo
 import pytest
 
+from tests import processes
+
+processes.become_worker()  # before it imports the lab
+
 from configs.importing import import_sacred
 
 # Before a test module imports it.
 import_sacred()
 
 from runs.work.mongod import Mongod
-from tests import processes
 
 if TYPE_CHECKING:
     from ingredients.datasets.batches import Data
@@ -102,6 +105,16 @@ def pytest_runtest_protocol(item: pytest.Function) -> Generator[None, object, ob
         return (yield)
     finally:
         del sys.modules[module.__name__]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session: pytest.Session) -> Generator[None]:
+    """Fork the workers from one warm process: each has packages imported, and a warm process of its own."""
+    if not session.config.getoption("tx", None) or sys.platform != "linux":  # others let no process adopt its workers
+        return (yield)
+    with processes.warm_children(starts_python=True):
+        yield
+    processes.shut_down()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -38,7 +38,10 @@ from typing import IO, Any
 
 from tests.warm_python import start_child, starts_others
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "imported", "launcher", "run", "shut_down", "warm_children"]
+__all__ = [
+    *("DEVNULL", "PIPE", "STDOUT", "Process"),
+    *("become_worker", "imported", "launcher", "run", "shut_down", "warm_children"),
+]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
@@ -249,10 +252,14 @@ def run(
 
 
 @contextlib.contextmanager
-def warm_children() -> Iterator[None]:
-    """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block."""
+def warm_children(*, starts_python: bool = False) -> Iterator[None]:
+    """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block.
+
+    Args:
+        starts_python: Whether those have a warm process of their own, as pytest's workers need it.
+    """
     original = subprocess._fork_exec
-    subprocess._fork_exec = functools.partial(start_child, _address(), original)
+    subprocess._fork_exec = functools.partial(start_child, _address(), original, starts_python=starts_python)
     try:
         yield
     finally:
@@ -272,11 +279,11 @@ def imported(lab: Path) -> Iterator[None]:
             listener.listen(128)
             server = Process([], cwd="/", stdin=PIPE, stdout=DEVNULL, _lab=(lab, listener))
         with server:
-            _lab_servers.append(address)
+            _servers.append(address)
             try:
                 yield
             finally:
-                _lab_servers.remove(address)
+                _servers.remove(address)
 
 
 def launcher(folder: Path) -> dict[str, str]:
@@ -288,7 +295,19 @@ def launcher(folder: Path) -> dict[str, str]:
     program = folder / "python"
     program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1])))
     program.chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _address()}
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _address().replace("\0", "@")}
+
+
+def become_worker() -> None:
+    """Keep the warm process that `warm_children` gave this one for `Process` alone: let its own `subprocess` be cold.
+
+    The lab's modules are imported here as everywhere, not taken from the warm process.
+    """
+    start = subprocess._fork_exec
+    if isinstance(start, functools.partial):
+        address, subprocess._fork_exec = start.args
+        _servers.append(address)
+        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "ImportedModules"]
 
 
 def shut_down() -> None:
@@ -309,7 +328,7 @@ class _Server:
 
     def __init__(self) -> None:
         self._process = None
-        self.address = os.environ.get(ADDRESS_VARIABLE, "")
+        self.address = os.environ.get(ADDRESS_VARIABLE, "").replace("@", "\0")
         if not self.address:
             self._start()
 
@@ -343,12 +362,12 @@ class _Server:
 
 
 _server = functools.cache(_Server)
-# The addresses of those that `imported` has started, the innermost one last.
-_lab_servers: list[str] = []
+# The addresses of others: a worker's own, and those that `imported` has started, the innermost one last.
+_servers: list[str] = []
 
 
 def _address() -> str:
-    return _lab_servers[-1] if _lab_servers else _server().address
+    return _servers[-1] if _servers else _server().address
 
 
 def _as_text(data: bytes) -> str:

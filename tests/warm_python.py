@@ -359,7 +359,7 @@ def keep_place(request: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(AttributeError, OSError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         os.execve = functools.partial(give_place, theirs, os.execve)
-        return request
+        return {**request, "becomes_python": False}
     theirs.close()
     with ours, ours.makefile("rb") as stream:
         answer = stream.readline()
@@ -407,13 +407,14 @@ def keep_nursery(request: dict[str, Any]) -> dict[str, Any]:
         return serve(listener, lifetime)
 
 
-def start_child(address: str, original: Any, *arguments: Any) -> int:
+def start_child(address: str, original: Any, *arguments: Any, starts_python: bool = False) -> int:
     """Stand in for `_posixsubprocess.fork_exec`: start Python as a child that a server forks; return its pid.
 
     Args:
         address: The server, which has to be a descendant of this process.
         original: The function, for all other children.
         arguments: Those of that function.
+        starts_python: Whether the Python that the child starts is warm, too, whatever its command.
     """
     words, _, _, kept, cwd, env, stdin, _, _, stdout, _, stderr, _, error, _, session, group, *_, before, _ = arguments
     command = [os.fsdecode(word) for word in words]
@@ -435,7 +436,7 @@ def start_child(address: str, original: Any, *arguments: Any) -> int:
         "ignore": [number for number in ignored if number not in (signal.SIGPIPE, signal.SIGXFSZ)],
         "descriptors": passed,
         "cold": False,
-        "starts_python": starts_others(command),
+        "starts_python": starts_python or starts_others(command),
         "becomes_python": False,
         "parent": os.getpid(),
     }
@@ -489,12 +490,14 @@ def serve_lab(folder: Path) -> dict[str, Any]:
 
 def run(request: dict[str, Any]) -> None:
     """Run a program: a fresh one, or a script or module in this process."""
-    if "lab" in request:
-        request = serve_lab(Path(request["lab"]))
-    if request["becomes_python"] and can_be_warm(request):
-        request = keep_place(request)
-    while request["starts_python"] and can_be_warm(request):  # and so may what its nursery has forked
-        request = keep_nursery(request)
+    while "lab" in request or ((request["becomes_python"] or request["starts_python"]) and can_be_warm(request)):
+        # Each returns the next request in what it has forked.
+        if "lab" in request:
+            request = serve_lab(Path(request["lab"]))
+        elif request["becomes_python"]:
+            request = keep_place(request)
+        else:
+            request = keep_nursery(request)
     command, environment = request["command"], request["env"]
     if can_be_warm(request):
         command = without_option(command)
