@@ -34,7 +34,7 @@ from runs.query.conditions import (
     names_in,
 )
 from runs.query.filter_texts import parse_words
-from runs.query.flattening import dotted, entry_at
+from runs.query.flattening import dotted, entry_at, is_same
 from runs.query.names import full_name, id_of
 from runs.query.patterns import is_found
 
@@ -61,6 +61,8 @@ __all__ = [
 MAX_DEPTH = 100
 
 Row = TypeVar("Row")
+# Kinds of values with an order, in which they are sorted.
+_ORDERED = ("number", "bool", "text")
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
@@ -164,21 +166,13 @@ def holds(condition: Condition, value: Any) -> bool:
     if condition.name == "_id" and condition.operator != "~":
         value = id_of(value)
     if condition.operator == "in":
-        return any(_equal(value, item) for item in expected)
+        return any(is_same(value, item) for item in expected)
     if condition.operator == "==":
-        return _equal(value, expected)
+        return is_same(value, expected)
     if condition.operator == "~":
         return isinstance(value, str) and is_found(expected, value)
-    is_ordered = _kind(value) == _kind(expected) and _kind(value) in ("number", "text", "bool")
-    return is_ordered and _COMPARE[condition.operator](value, expected)
-
-
-def _equal(value: Any, expected: Any) -> bool:
-    if _kind(value) != _kind(expected):
-        return False
-    if isinstance(value, list):
-        return len(value) == len(expected) and all(map(_equal, value, expected))
-    return value == expected or (value != value and expected != expected)  # NaN
+    kind = _kind(value)
+    return kind in _ORDERED and kind == _kind(expected) and _COMPARE[condition.operator](value, expected)
 
 
 def _kind(value: Any) -> str:
@@ -222,11 +216,11 @@ def in_order(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bo
         value: Returns the value to sort a row by.
         descending: Whether the greatest value of each kind comes first.
     """
-    kinds: dict[str, list[Row]] = {"number": [], "bool": [], "text": [], "": []}
+    kinds: dict[str, list[Row]] = {kind: [] for kind in (*_ORDERED, "")}
     for row in rows:
         key = value(row)
         kind = _kind(key) if key == key else ""
         kinds[kind if kind in kinds else ""].append(row)
-    for kind in ("number", "bool", "text"):
+    for kind in _ORDERED:
         kinds[kind].sort(key=value, reverse=descending)
     return [row for part in kinds.values() for row in part]

@@ -890,6 +890,8 @@ def test_duration_of_a_running_run_goes_on_and_of_a_dead_one_ends_with_its_last_
         assert 100 <= alive["duration"] < 160
         assert dead["duration"] == pytest.approx(60, abs=0.1)
         assert [run.id for run in store.find("duration>99")] == ["1"]
+        assert [run.id for run in store.find(sort="status")] == ["2", "1"]
+        assert [run.id for run in store.find("status~^D")] == ["2"]
         assert store.get("1").duration_s >= alive["duration"]
         assert store.get("2").duration_s == dead["duration"]
 

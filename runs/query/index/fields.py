@@ -173,10 +173,11 @@ def flatten(
     left_out: frozenset = frozenset(),
     *,
     twice: bool = False,
+    depth: int = MAX_DEPTH,
 ) -> bool:
     """Flatten nested mappings, with bounds on depth and size.
 
-    An empty mapping, or one `MAX_DEPTH` levels down, is a value like a list. A mapping that stands for a tuple or a
+    An empty mapping, or one `depth` levels down, is a value like a list. A mapping that stands for a tuple or a
     NumPy scalar is that value (see `runs.query.serialized`).
 
     Args:
@@ -185,27 +186,22 @@ def flatten(
         into: Receives the values by their dotted names.
         left_out: Names to skip, with everything below them.
         twice: See `runs.query.serialized.without_pickles`.
+        depth: Levels of mappings to flatten.
 
     Returns:
         Whether every entry found room.
     """
-    return _flatten(document, prefix, into, left_out, twice, MAX_DEPTH)
-
-
-def _flatten(
-    document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, twice: bool, depth: int
-) -> bool:
     is_whole = True
     for key, value in document.items():
         name = prefix + key
         if name in left_out:
             continue
-        if type(value) is dict and ("dtype" in value or "py/tuple" in value):
+        if type(value) is dict:
             value = read_serialized(value, twice=twice)
         if len(name) > MAX_NAME or len(into) >= MAX_FIELDS:
             is_whole = False
         elif type(value) is dict and value and depth:
-            is_whole &= _flatten(value, name + ".", into, left_out, twice, depth - 1)
+            is_whole &= flatten(value, name + ".", into, left_out, twice=twice, depth=depth - 1)
         else:
             into[name if name.isascii() else storable_text(name)] = value
     return is_whole

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
-
-import gridfs
+from typing import Any
 
 from observers.mongo.documents import restore
-from runs.errors import StoreError
 from runs.query.flattening import mappings_in
 from runs.stores.artifact_versions import StoredArtifact
 from runs.stores.content import Content
@@ -61,20 +58,11 @@ def _number(document: Document, name: str) -> int:
 
 
 def _metadata(mongo: MongoDatabase, document: Document) -> dict[str, Any]:
-    def read(key: Any) -> bytes:
-        with mongo.errors():
-            return mongo.fs.get(key).read()
-
-    metadata = plain(restore(document.get("metadata"), read))
+    with mongo.errors():
+        metadata = plain(restore(document.get("metadata"), lambda key: mongo.fs.get(key).read()))
     return metadata if isinstance(metadata, dict) else {}
 
 
 def _content(mongo: MongoDatabase, file: Document) -> Content:
-    def open_() -> BinaryIO:
-        with mongo.errors():
-            try:
-                return mongo.fs.get(file.get("file_id"))
-            except gridfs.errors.NoFile as error:
-                raise StoreError(f"{file.get('path')!r} is not in the database") from error
-
-    return Content(str(file.get("path")), open_)
+    name = str(file.get("path"))
+    return Content(name, lambda: mongo.open_file(file.get("file_id"), repr(name)))

@@ -16,7 +16,7 @@ import bson
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.errors import StoreError
-from runs.query.filters import Condition, Filter, holds, in_order, leaves, matches
+from runs.query.filters import Condition, Filter, in_order, matches
 from runs.query.index.fields import flatten
 from runs.query.names import LEFT_OUT, STATISTICS, id_of
 from runs.query.question import Question
@@ -25,13 +25,13 @@ from runs.query.times import DURATION, duration_s
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.backend import Backend
 from runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
+from runs.stores.mongo.computed import ComputedConditions
 from runs.stores.mongo.database import BATCH, Document, MongoDatabase
-from runs.stores.mongo.documents import STATUS_FIELDS, plain, projection_of, row_in, value_at
+from runs.stores.mongo.documents import plain, projection_of, row_in, value_at
 from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo.prefetching import prefetch_from, series_from
 from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo.run import MongoRun
-from runs.stores.mongo.words import WordSearch
 from runs.stores.removing import Discarded, Removed
 from runs.stores.run import COPYING, Run
 
@@ -70,7 +70,7 @@ class MongoBackend(Backend):
     def __init__(self, url: str, prefix: str = "") -> None:
         self.mongo = MongoDatabase(url, prefix)
         self.where = self.mongo.where
-        self._words = WordSearch(self.mongo)
+        self._computed = ComputedConditions(self.mongo)
         # The last answer of `unreadable`, which reads every document, and its time.
         self._odd_runs: list[tuple[str, str]] = []
         self._judged_at = -math.inf
@@ -87,7 +87,7 @@ class MongoBackend(Backend):
         if question.offset:
             question = self._page(question)
         with self.mongo.errors():
-            question = dataclasses.replace(question, tree=self._words.replaced(question.tree))
+            question = dataclasses.replace(question, tree=self._computed.replaced(question.tree))
             computed = list(self._computed_here(question))
             if not computed:
                 return [*self._find_there(self._kept(), question)]
@@ -104,9 +104,9 @@ class MongoBackend(Backend):
 
     def count(self, tree: Filter, limit: int | None) -> int:
         with self.mongo.errors():
-            question = Question(self._words.replaced(tree))
+            question = Question(self._computed.replaced(tree))
             computed = list(self._computed_here(question))
-            query = self._query(question.tree, {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
+            query = _both(query_of(question.tree), {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
             most = math.inf if limit is None else limit
             if not query:
                 return int(min(self.mongo.runs.estimated_document_count(), most))
@@ -120,20 +120,14 @@ class MongoBackend(Backend):
         """Return a query for runs outside the trash: an empty one if the trash is, as an index alone can count all."""
         return {} if self.mongo.runs.find_one({"status": DISCARDED}, {"_id": 1}) is None else {"$nor": [IN_TRASH]}
 
-    def _query(self, tree: Filter, among: Mapping[str, Any]) -> Document:
-        """Return a filter as a query, among runs that another query finds."""
-        patterns = {leaf for leaf in leaves(tree) if isinstance(leaf, Condition) and leaf.operator == "~"}
-        query = query_of(tree, self._dead(), {pattern: self._matching(pattern) for pattern in patterns})
-        return _both(query, among)
-
     def _computed_here(self, question: Question) -> Iterator[Document]:
         """Yield queries for the runs with fields that no query can compute."""
         if self._has_stock_runs and any(name.startswith("summary") for name in question.names):
             yield {"uid": {"$not": {"$gt": ""}}}
         for name in sorted(filter(self._has_serialized, question.judged)):
             yield _is_serialized(name)
-        if DURATION in question.judged:
-            yield {"status": "RUNNING"}
+        if "status" in question.judged:
+            yield {"status": "RUNNING"}  # or DEAD
         if "note" in question.judged:
             yield {OMNIBOARD_NOTES: {"$type": "string"}}
 
@@ -142,9 +136,9 @@ class MongoBackend(Backend):
 
         Args:
             among: A query for the runs to choose from.
-            question: The question, without `Words`.
+            question: The question, whose conditions a query can evaluate.
         """
-        query = self._query(question.tree, among)
+        query = _both(query_of(question.tree), among)
         if question.by == DURATION:
             return self._find_here(query, dataclasses.replace(question, tree=Question().tree))
         projection = projection_of(sorted(question.names))
@@ -198,7 +192,7 @@ class MongoBackend(Backend):
 
         Args:
             query: Finds the runs to choose from.
-            question: The question, without `Words`.
+            question: The question, whose conditions a query can evaluate.
         """
         names = sorted(question.names | {"status"})
         computed = sorted(name for name in question.names if name.startswith("summary"))
@@ -213,20 +207,6 @@ class MongoBackend(Backend):
             if matches(question.tree, run.get):
                 runs.append(run)
         return _in_order(runs, question)[: question.limit]
-
-    def _dead(self) -> list[Any]:
-        """Return the `_id` of the runs that say RUNNING and have lost their process."""
-        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(STATUS_FIELDS, 1))
-        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
-
-    def _matching(self, pattern: Condition) -> list[Any]:
-        """Return the `_id` of the runs that match a regular expression."""
-        if pattern.name == DURATION:
-            return []
-        path = stored_path(pattern.name)
-        query = {} if path == "_id" else {path: {"$type": "string"}}
-        values = ((document["_id"], value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
-        return [key for key, value in values if holds(pattern, str(key) if path == "_id" else value)]
 
     def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
         query = {"_id": {"$in": [key for id in ids for key in _keys_of(id)]}, "$nor": [IN_TRASH]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import gridfs
 import pymongo
@@ -81,6 +81,22 @@ class MongoDatabase:
             raise StoreAwayError(f"MongoDB at {self.where}: {explain(error)}") from error
         except PyMongoError as error:
             raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
+
+    def open_file(self, key: Any, name: str) -> BinaryIO:
+        """Open a file.
+
+        Args:
+            key: Its `_id`.
+            name: Names it in messages.
+
+        Raises:
+            StoreError: If it is not in the database, or cannot be read.
+        """
+        with self.errors():
+            try:
+                return self.fs.get(key)
+            except gridfs.errors.NoFile as error:
+                raise StoreError(f"{name} is not in the database") from error
 
     def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
         """Return the contents of many files, in two queries.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
 import bson
@@ -13,10 +12,9 @@ import pymongo
 
 from observers.mongo.documents import stored_key
 from observers.record.storable import is_large
-from runs.query.filters import Condition, Filter, Not, OneOf, Words, holds
+from runs.query.filters import Condition, Filter, Not, OneOf, Words
 from runs.query.names import TIMES
 from runs.query.question import Question
-from runs.query.times import DURATION
 
 __all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 
@@ -26,28 +24,6 @@ OMNIBOARD_TAGS, OMNIBOARD_NOTES = "omniboard.tags", "omniboard.notes"
 _OPERATORS = {"==": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NOTHING: Query = {"_id": {"$in": []}}
 _NO_LIST: Query = {"$not": {"$type": "array"}}
-
-
-def _is_time(expression: str) -> Query:
-    return {"$eq": [{"$type": expression}, "date"]}
-
-
-# `runs.query.times.duration_s` as an expression, in seconds; null where that is None.
-_DURATION_S: Query = {
-    "$let": {
-        "vars": {
-            "start": {"$ifNull": ["$start_time", "$queue_time"]},
-            "stop": {"$cond": [_is_time("$stop_time"), "$stop_time", "$heartbeat"]},
-        },
-        "in": {
-            "$cond": [
-                {"$and": [_is_time("$$start"), _is_time("$$stop"), {"$gte": ["$$stop", "$$start"]}]},
-                {"$divide": [{"$subtract": ["$$stop", "$$start"]}, 1000]},
-                None,
-            ]
-        },
-    }
-}
 
 
 def stored_path(name: str) -> str:
@@ -62,21 +38,16 @@ def stored_path(name: str) -> str:
     return name
 
 
-def query_of(
-    tree: Filter, dead: Sequence[Any] = (), matching: Mapping[Condition, Sequence[Any]] = MappingProxyType({})
-) -> Query:
+def query_of(tree: Filter) -> Query:
     """Return a filter as a MongoDB query.
 
     Args:
-        tree: The filter, without `Words`.
-        dead: `_id` of the DEAD runs whose document says RUNNING.
-        matching: For each regular expression in the filter the `_id` of the runs that match it; the server's
-            expressions are of another dialect.
+        tree: The filter, without what `runs.stores.mongo.computed` replaces.
     """
     if isinstance(tree, Condition):
-        return _with_status(tree, dead, matching)
-    assert not isinstance(tree, Words)  # see `runs.stores.mongo.words`
-    parts = [query_of(part, dead, matching) for part in tree.parts]
+        return _condition(tree)
+    assert not isinstance(tree, Words)
+    parts = [query_of(part) for part in tree.parts]
     if isinstance(tree, Not):
         return {"$nor": parts}
     if isinstance(tree, OneOf):
@@ -88,23 +59,12 @@ def _all_of(parts: list[Query]) -> Query:
     return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
 
 
-def _with_status(condition: Condition, dead: Sequence[Any], matching: Mapping[Condition, Sequence[Any]]) -> Query:
-    """Return a condition as a query that takes dead runs for DEAD."""
-    query = {"_id": {"$in": list(matching[condition])}} if condition.operator == "~" else _condition(condition)
-    if condition.name != "status" or not dead:
-        return query
-    others: Query = {"$and": [query, {"_id": {"$nin": list(dead)}}]}
-    return {"$or": [others, {"_id": {"$in": list(dead)}}]} if holds(condition, "DEAD") else others
-
-
 def _condition(condition: Condition) -> Query:
     name, operator, value = condition.name, condition.operator, condition.value
     if name == "_id":
         return _on_id(operator, value)
     if operator == "in":
         return query_of(OneOf(tuple(Condition(name, "==", item) for item in value)))
-    if name == DURATION:
-        return _on_duration(operator, value)
     if _is_nan(value) and operator != "==":
         return _NOTHING
     if name in TIMES and isinstance(value, str):
@@ -175,15 +135,6 @@ def _keys_of(id: Any) -> Iterator[Any]:
         yield str(id)  # digits may be a text
     elif isinstance(id, str) and bson.ObjectId.is_valid(id):
         yield bson.ObjectId(id)
-
-
-def _on_duration(operator: str, value: Any) -> Query:
-    """Return a condition on the duration, which no document holds."""
-    if operator == "==" and value is None:
-        return {"$expr": {"$eq": [_DURATION_S, None]}}
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return _NOTHING
-    return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, {_OPERATORS[operator]: [_DURATION_S, value]}]}}
 
 
 def exists(name: str) -> Query:

@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import bson
-import gridfs
 
 from observers.artifacts.store import ARTIFACTS
 from observers.errors import ArtifactError
@@ -428,19 +427,12 @@ class MongoRun(Run):
             return missing_content(name, "the record names no file")
         key = _object_id(key)
 
-        def open_() -> BinaryIO:
-            with self.mongo.errors():
-                try:
-                    return self.mongo.fs.get(key)
-                except gridfs.errors.NoFile as error:
-                    raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
-
         def find_md5() -> str | None:
             with self.mongo.errors():
                 found = (self.mongo.database.fs.files.find_one({"_id": key}, {"md5": 1}) or {}).get("md5")
             return found if isinstance(found, str) else None
 
-        return Content(name, open_, find_md5=find_md5)
+        return Content(name, lambda: self.mongo.open_file(key, f"{name!r} of run {self.id}"), find_md5=find_md5)
 
 
 def _object_id(key: Any) -> Any:

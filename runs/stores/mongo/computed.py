@@ -1,4 +1,4 @@
-"""Text search in a database, with the same answers as the index over folders."""
+"""Conditions that MongoDB cannot evaluate, evaluated here with the same answers as by the index over folders."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from runs.query.filters import SEARCHED, Condition, Filter, Not, Words, texts_to_search
+from runs.query.filters import SEARCHED, Condition, Filter, Not, Words, holds, texts_to_search
 from runs.query.names import id_of
+from runs.query.times import DURATION
 from runs.stores.mongo.database import BATCH, MongoDatabase
-from runs.stores.mongo.documents import note_in, plain, tags_in
+from runs.stores.mongo.documents import note_in, plain, projection_of, row_in, tags_in
 from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
 
-__all__ = ["WordSearch"]
+__all__ = ["ComputedConditions"]
 
 # A page asks several questions in a row, and one pass over thousands of documents is enough for them.
 _FRESH_S = 1.0
 
 
-class WordSearch:
-    """Searches all runs of a database for words, and remembers the last result for a second.
+class ComputedConditions:
+    """Finds the runs that a text search, a regular expression or a condition on the duration chooses.
+
+    The server's regular expressions are of another dialect, and a duration is no field of a run's document. The result
+    of the last text search is kept for a second.
 
     Args:
         mongo: The database.
@@ -37,22 +41,30 @@ class WordSearch:
         self._searched_at = -math.inf
 
     def replaced(self, tree: Filter) -> Filter:
-        """Return a filter in which every search is replaced by a condition on the ids that it finds.
+        """Return a filter in which every such condition is replaced by one on the ids that it finds.
 
         Args:
-            tree: The filter, with any number of searches.
+            tree: The filter.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be read.
         """
         if isinstance(tree, Words):
-            return Condition("_id", "in", self._ids_of(tree.words))
+            return Condition("_id", "in", self._having(tree.words))
         if isinstance(tree, Condition):
-            return tree
+            is_computed = tree.operator == "~" or tree.name == DURATION
+            return Condition("_id", "in", list(self._matching(tree))) if is_computed else tree
         parts = tuple(map(self.replaced, tree.parts))
         return Not(parts[0]) if isinstance(tree, Not) else type(tree)(parts)
 
-    def _ids_of(self, words: tuple[str, ...]) -> list[Any]:
+    def _matching(self, condition: Condition) -> Iterator[Any]:
+        name = condition.name
+        for document in self._mongo.runs.find({}, projection_of([name]), batch_size=BATCH):
+            id = str(document["_id"])
+            if holds(condition, id if name == "_id" else row_in(document, [name])[name]):
+                yield id_of(id)
+
+    def _having(self, words: tuple[str, ...]) -> list[Any]:
         if words != self._words or time.monotonic() - self._searched_at > _FRESH_S:
             self._ids = [id_of(str(key)) for key in _having(words, self._mongo)]
             self._words, self._searched_at = words, time.monotonic()
