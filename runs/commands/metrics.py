@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print a summary of all metrics, or the points of those that are named."""
-    is_for_people = is_terminal() and not (arguments.json or arguments.csv)
-    count = (_ON_A_SCREEN if is_for_people else 0) if arguments.points is None else arguments.points
+    count = _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
+    count = count if arguments.points is None else arguments.points
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         names = arguments.names or (run.metrics if arguments.csv else [])
@@ -49,13 +49,17 @@ def main(arguments: argparse.Namespace) -> int:
             _print_csv(points)
         elif arguments.json:
             parts = {name: dict(zip(_PARTS, _lists(series), strict=True)) for name, series in points}
-            print_json({"id": run.id, "uid": run.uid, "metrics": parts if names else run.summary})
-        elif names:
-            for name, series in points:
-                _print_points(name, series, len(run.metric(name)) if count else len(series))
+            print_json({"id": run.id, "uid": run.uid, "metrics": parts or run.summary})
         else:
-            _print_summary(run)
+            _print(run, names, points, count)
     return 0
+
+
+def _print(run: Run, names: Sequence[str], points: Iterable[tuple[str, Series]], count: int) -> None:
+    if not names:
+        _print_summary(run)
+    for name, series in points:
+        _print_points(name, series, len(run.metric(name)) if count else len(series))
 
 
 def _lists(series: Series) -> tuple[list[Any], ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text
+from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.query.names import REFUSED
 from runs.query.texts import STATUS_STYLES, duration_text, list_text, time_text, utc, value_text
 
@@ -121,7 +122,7 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
 
 def _print_ranks(run: Run) -> None:
     """Print the processes of a run of several."""
-    ranks = [rank for rank in run.get("info.ranks") or () if isinstance(rank, Mapping)]
+    ranks = mappings_in(run.get("info.ranks"))
     if not ranks:
         return
     print_text("ranks", "bold")
@@ -155,11 +156,9 @@ def _session_texts(session: Mapping[str, Any]) -> list[str]:
 
 def _session_changes(session: Mapping[str, Any]) -> str:
     """Return what was not as in the first session, in few words."""
-    changes = session.get("changed_environment")
-    changes = changes if isinstance(changes, Mapping) else {}
     names = [*(session.get("changed_sources") or ())]
-    for part, entries in changes.items():
-        names += [f"{part} {name}" for name in entries] if isinstance(entries, Mapping) else []
+    for part, entries in mapping_of(session.get("changed_environment")).items():
+        names += [f"{part} {name}" for name in mapping_of(entries)]
     return list_text(names, _MAX_LINES)
 
 
@@ -176,17 +175,15 @@ def _sweep(run: Run) -> str:
     sweep = run.get("meta.sweep")
     if not isinstance(sweep, Mapping):
         return ""
-    chosen = sweep.get("parameters")
-    chosen = chosen if isinstance(chosen, Mapping) else {}
     attempt = sweep.get("attempt")
     again = f", attempt {attempt}" if isinstance(attempt, int) and attempt > 1 else ""
-    values = " ".join(f"{name}={show(value)}" for name, value in chosen.items())
+    values = " ".join(f"{name}={show(value)}" for name, value in mapping_of(sweep.get("parameters")).items())
     return f"{sweep.get('id')}, trial {sweep.get('trial')}{again}{f': {values}' if values else ''}"
 
 
 def _git(run: Run) -> str:
-    git = run.provenance.get("git")
-    if not isinstance(git, dict) or not git.get("commit"):
+    git = mapping_of(run.provenance.get("git"))
+    if not git.get("commit"):
         return ""
     branch = f" on {git['branch']}" if git.get("branch") else ""
     return f"{git['commit']}{branch}{', with uncommitted changes' if git.get('dirty') else ''}"
@@ -194,7 +191,6 @@ def _git(run: Run) -> str:
 
 def _print_config(run: Run, *, is_whole: bool) -> None:
     """Print the entries that something has set, with what that was; the others, too, if they are asked for."""
-    from runs.query.flattening import dotted
     from runs.stores.settings import origins
 
     config = dotted(run.config)
@@ -227,8 +223,8 @@ def _print_metrics(run: Run) -> None:
 
 
 def _print_failure(run: Run) -> None:
-    trace = run["fail_trace"]
-    if not isinstance(trace, list) or not trace:
+    trace = list_of(run["fail_trace"])
+    if not trace:
         return
     lines = "".join(map(str, trace)).rstrip("\n").split("\n")
     print_text("failure" + (f", the last {_MAX_LINES} lines" if len(lines) > _MAX_LINES else ""), "bold red")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
 from typing import Any
 
 from runs.errors import StoreError
-from runs.query.flattening import Changes, changes, dotted
+from runs.query.flattening import Changes, changes, dotted, mapping_of
 from runs.stores.content import Content
 from runs.stores.run import Run
 
@@ -70,7 +69,7 @@ def diff(old: Run, new: Run) -> Difference:
         command=changes(*({"name": run.name, "command": run.command} for run in (old, new))),
         config=changes(dotted(old.config), dotted(new.config)),
         sources=_sources(old.sources, new.sources),
-        packages=changes(_mapping(old.provenance.get("packages")), _mapping(new.provenance.get("packages"))),
+        packages=changes(mapping_of(old.provenance.get("packages")), mapping_of(new.provenance.get("packages"))),
         git=changes(_git(old), _git(new)),
         outcome=changes(*({name: run[name] for name in _RESULTS} for run in (old, new))),
         metrics=changes(_statistics(old), _statistics(new)),
@@ -89,12 +88,8 @@ def compare_output(old: Run, new: Run) -> str:
     return _unified("output", old.output, new.output)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
 def _git(run: Run) -> dict[str, Any]:
-    git = _mapping(run.provenance.get("git"))
+    git = mapping_of(run.provenance.get("git"))
     return {name: git[name] for name in _GIT if name in git}
 
 

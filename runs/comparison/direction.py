@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from observers.record.directions import DIRECTIONS, base_name, noted_directions
 from runs.errors import ComparisonError
+from runs.query.flattening import mapping_of
 from runs.query.names import STATISTICS
 from runs.query.times import DURATION
 from runs.stores.prefetching import prefetch
@@ -78,8 +79,7 @@ def monitored_direction(run: Run, metric: str) -> str:
         run: The run.
         metric: The metric; with `training.mode=auto` its name decides.
     """
-    settings = run.get("config.training")
-    mode = settings.get("mode") if isinstance(settings, Mapping) else None
+    mode = mapping_of(run.get("config.training")).get("mode")
     if mode in DIRECTIONS:
         return str(mode)
     return "max" if metric.endswith(("accuracy", "r2")) else "min"

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from runs.comparison.inference import share_interval
-from runs.query.flattening import dotted, entry_at
+from runs.query.flattening import dotted, entry_at, list_of, mapping_of
 from runs.query.texts import is_number
 from runs.stores.run import Run
 
@@ -101,8 +101,8 @@ def _head(run: Run) -> list[str]:
 
 
 def _data(run: Run) -> list[str]:
-    data = _mapping(run.info.get("data"))
-    counts = ", ".join(f"{part} {count}" for part, count in _mapping(data.get("parts")).items())
+    data = mapping_of(run.info.get("data"))
+    counts = ", ".join(f"{part} {count}" for part, count in mapping_of(data.get("parts")).items())
     return _items(
         [
             ("name", data.get("name") or _text(run, "config.data.name")),
@@ -117,7 +117,7 @@ def _data(run: Run) -> list[str]:
 
 def _scores(run: Run) -> list[str]:
     """Return the test metrics as a table; the accuracy of a classifier with its interval."""
-    metrics = {name: value for name, value in _mapping(run.info.get("test")).items() if is_number(value)}
+    metrics = {name: value for name, value in mapping_of(run.info.get("test")).items() if is_number(value)}
     if not metrics:
         return ["The record has no metrics of a test part."]
     count = _num_tested(run)
@@ -149,7 +149,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _config(run: Run) -> list[str]:
-    changed = dotted(_mapping(run.get("meta.config_updates")))
+    changed = dotted(mapping_of(run.get("meta.config_updates")))
     lines = _items((name, repr(value)) for name, value in changed.items())
     document = run.config.to_dict()
     if not document:
@@ -164,15 +164,9 @@ def _fenced(text: str, kind: str) -> list[str]:
     return [f"{fence}{kind}", *text.rstrip("\n").split("\n"), fence]
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return a value that should be a mapping; an empty one if it is not, as in a damaged record."""
-    return value if isinstance(value, Mapping) else {}
-
-
 def _environment(run: Run) -> list[str]:
-    machine, packages = (_mapping(run.provenance.get(name)) for name in ("machine", "packages"))
-    gpus = machine.get("gpus")
-    names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
+    machine, packages = (mapping_of(run.provenance.get(name)) for name in ("machine", "packages"))
+    names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in list_of(machine.get("gpus"))]
     return _items(
         [
             ("Python", machine.get("python") or _text(run, "host.python_version")),
@@ -186,7 +180,7 @@ def _environment(run: Run) -> list[str]:
 
 
 def _reproduce(run: Run) -> list[str]:
-    git = _mapping(run.provenance.get("git"))
+    git = mapping_of(run.provenance.get("git"))
     dirty = ", with changes that the record holds" if git.get("dirty") else ""
     lines = _items([("git commit", f"{git['commit']}{dirty}" if git.get("commit") else "")])
     words = run.get("command_line")

@@ -13,7 +13,7 @@ from runs.drawing.curve import Panel
 from runs.drawing.forms import short_text, status_form
 from runs.drawing.markup import Markup, element, table
 from runs.drawing.svg import chart
-from runs.query.flattening import dotted
+from runs.query.flattening import dotted, mapping_of
 from runs.query.texts import count_text, duration_text, time_text
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, settings, show
@@ -149,8 +149,7 @@ def rerun_section(runs: Sequence[Run]) -> Markup:
 
 def _rerun(run: Run, place: int) -> Iterator[Markup]:
     yield element("h3", f"run {run.id}  {run.name}", id=f"run-{place}")
-    git = run.provenance.get("git")
-    git = git if isinstance(git, Mapping) else {}
+    git = mapping_of(run.provenance.get("git"))
     yield table((), [(name, value) for name, value in _origins(run, git) if value])
     yield element("pre", "\n".join(_commands(run, git)))
     config = [(name, _short(value)) for name, value in dotted(run.config).items()]

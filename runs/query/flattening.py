@@ -6,7 +6,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same", "mappings_in", "shallowest"]
+__all__ = [
+    "Changes",
+    "changes",
+    "dotted",
+    "entry_at",
+    "is_same",
+    "list_of",
+    "mapping_of",
+    "mappings_in",
+    "shallowest",
+]
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -78,13 +88,31 @@ def entry_at(document: Any, path: str) -> Any:
     return None
 
 
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return an entry that should be a mapping; an empty one for anything else, which a foreign record may hold.
+
+    Args:
+        value: The entry.
+    """
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """Return an entry that should be a list; an empty one for anything else, which a foreign record may hold.
+
+    Args:
+        value: The entry.
+    """
+    return value if isinstance(value, list) else []
+
+
 def mappings_in(value: Any) -> list[dict[str, Any]]:
     """Return copies of the mappings in a list.
 
     Args:
         value: The list; a foreign record may hold anything else in its place or among its items, which is skipped.
     """
-    return [dict(item) for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+    return [dict(item) for item in list_of(value) if isinstance(item, Mapping)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
-from observers.record.regular_file import read_regular
 from runs.comparison.difference import diff
-from runs.errors import StoreError
 from runs.query.texts import list_text
 from runs.rerun.environment import Differing, parsed_sources
 from runs.rerun.planning import Plan
-from runs.rerun.record import Record
+from runs.rerun.record import Record, is_content_of
 from runs.rerun.verdict import DIVERGED, IDENTICAL, Verdict
-from runs.stores.content import Content
 
 __all__ = ["cause_notes", "changed_sources", "hash_order_sources"]
 
@@ -42,17 +38,10 @@ def changed_sources(plan: Plan, new: Record) -> dict[str, str]:
         if name in old.sources:
             return name in new.sources
         # Files that were restored from git belong to the record, imported or not.
-        return base is None or not _has_content(base / name, new.sources[name])
+        return base is None or not is_content_of(base / name, new.sources[name])
 
     diffs = diff(old.run, new.run).sources
     return diffs if any(is_other(name) for name in diffs) else {}
-
-
-def _has_content(path: Path, content: Content) -> bool:
-    try:
-        return read_regular(path) == content.read()
-    except (StoreError, OSError):
-        return False
 
 
 def cause_notes(

@@ -29,6 +29,7 @@ from observers.record.redaction import redact
 from observers.record.resuming import changed_libraries
 from observers.record.safe_paths import relative_path
 from runs.errors import StoreError
+from runs.query.flattening import list_of, mapping_of
 from runs.query.texts import list_text
 from runs.rerun.record import Record
 
@@ -193,9 +194,7 @@ def _machine_differences(record: Record) -> Iterator[Differing]:
 
 
 def _gpu_names(machine: Mapping[str, Any]) -> str | None:
-    gpus = machine.get("gpus")
-    names = [gpu.get("name") if isinstance(gpu, Mapping) else None for gpu in (gpus if isinstance(gpus, list) else ())]
-    return ", ".join(map(str, names)) or None
+    return ", ".join(str(mapping_of(gpu).get("name")) for gpu in list_of(machine.get("gpus"))) or None
 
 
 # ---------------------------------------------------------------------- packages
@@ -375,9 +374,8 @@ def _shadowing(record: Record, folders: Mapping[str, str]) -> Iterator[Differing
 def _library_now(name: str, entry: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
     """Return the entry of a library as it is now; a missing file has None for its digest."""
     folder = _folder_of(name, path) or _folder_of(name)
-    recorded = entry.get("files")
     files: dict[str, str | None] = {}
-    for file in recorded if isinstance(recorded, Mapping) else ():
+    for file in mapping_of(entry.get("files")):
         below = relative_path(str(file))
         files[file] = None if folder is None or below is None else file_digest(folder / below)
     return {"folder": str(folder) if folder else "no folder that is searched", "files": files}

@@ -19,7 +19,7 @@ import numpy as np
 from observers.record.json_text import parse_json
 from observers.record.points.points import Series
 from runs.errors import RunsError, StoreError
-from runs.query.flattening import dotted
+from runs.query.flattening import dotted, list_of, mappings_in
 from runs.query.texts import count_text, is_number, list_text
 from runs.rerun.verdict import (
     CUT_OFF,
@@ -36,7 +36,7 @@ from runs.rerun.verdict import (
 from runs.stores.content import Content
 from runs.stores.run import Run
 
-__all__ = ["check_tolerance", "judge"]
+__all__ = ["cause_of", "check_tolerance", "judge"]
 
 
 def check_tolerance(run: Run, tolerance: Tolerance) -> None:
@@ -85,10 +85,8 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
         result, of_result = _judge_result(old.result, new.result, tolerance)
         verdicts.append(result)
         deviations = [*of_result, *deviations]
-        if result == DIVERGED:
-            reasons.append(f"the result differs: recorded {_short(old.result)}, now {_short(new.result)}")
-        reasons += [*_end_reasons(old, new), *_file_reasons(old, new), *_odd_value_reasons(old, new)]
-    if not judged and (is_cut_off or not (old.artifacts or old["artifacts_logged"] or old.result is not None)):
+        reasons += _reasons_at_the_end(old, new, result)
+    if not judged and (is_cut_off or not _has_outcome(old)):
         notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
     notes += _media_notes(old, new, is_cut_off=is_cut_off)
     return Verdict(
@@ -253,19 +251,33 @@ def _short(value: Any) -> str:
 # ---------------------------------------------------------------------- status
 
 
-def _end_reasons(old: Run, new: Run) -> Iterator[str]:
+def _has_outcome(run: Run) -> bool:
+    return bool(run.artifacts or run["artifacts_logged"]) or run.result is not None
+
+
+def _reasons_at_the_end(old: Run, new: Run, result: str) -> Iterator[str]:
+    """Yield differences besides those of metrics, where `result` is the verdict on the result."""
+    if result == DIVERGED:
+        yield f"the result differs: recorded {_short(old.result)}, now {_short(new.result)}"
+    yield from _status_reasons(old, new)
+    yield from _artifact_reasons(old.artifacts, new.artifacts)
+    yield from _version_reasons(old, new)
+    yield from _odd_value_reasons(old, new)
+
+
+def _status_reasons(old: Run, new: Run) -> Iterator[str]:
     ends = [run.status.removesuffix("_WITH_LOSS") for run in (old, new)]
     if ends[0] != ends[1]:
         yield f"the status differs: recorded {old.status}, now {new.status}"
     elif ends[0] == "FAILED":
-        causes = [_cause(run) for run in (old, new)]
+        causes = [cause_of(run) for run in (old, new)]
         if causes[0] != causes[1]:
             yield f"both failed, and not alike: recorded {causes[0]!r}, now {causes[1]!r}"
 
 
-def _cause(run: Run) -> str:
-    trace = run["fail_trace"]
-    lines = "".join(map(str, trace)).strip().splitlines() if isinstance(trace, list) else []
+def cause_of(run: Run) -> str:
+    """Return the last line of a run's traceback; empty without one."""
+    lines = "".join(map(str, list_of(run["fail_trace"]))).strip().splitlines()
     return lines[-1] if lines else ""
 
 
@@ -285,8 +297,7 @@ def _without_time(line: bytes) -> Any:
 # ---------------------------------------------------------------------- files
 
 
-def _file_reasons(old: Run, new: Run) -> Iterator[str]:
-    before, after = old.artifacts, new.artifacts
+def _artifact_reasons(before: Mapping[str, Content], after: Mapping[str, Content]) -> Iterator[str]:
     for name in sorted({*before, *after}):
         if name not in after:
             yield f"artifact {name!r}: the new run did not make it"
@@ -297,6 +308,9 @@ def _file_reasons(old: Run, new: Run) -> Iterator[str]:
             if digests[0] != digests[1] or digests[0] is None:
                 recorded, now = (digest[:12] if digest else "gone" for digest in digests)
                 yield f"artifact {name!r} differs: recorded sha256 {recorded}, now {now}"
+
+
+def _version_reasons(old: Run, new: Run) -> Iterator[str]:
     logged = [_versions(run) for run in (old, new)]
     for name in sorted({*logged[0], *logged[1]}):
         recorded, now = (", ".join(digest[:12] for digest in versions.get(name, ())) or "none" for versions in logged)
@@ -306,10 +320,8 @@ def _file_reasons(old: Run, new: Run) -> Iterator[str]:
 
 def _versions(run: Run) -> dict[str, list[str]]:
     versions: dict[str, list[str]] = {}
-    entries = run["artifacts_logged"]
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, Mapping):
-            versions.setdefault(str(entry.get("name")), []).append(str(entry.get("digest")))
+    for entry in mappings_in(run["artifacts_logged"]):
+        versions.setdefault(str(entry.get("name")), []).append(str(entry.get("digest")))
     return versions
 
 

@@ -11,6 +11,7 @@ from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
 from observers.record.schema import RUN
 from runs.errors import LaunchError, StoreError
+from runs.query.flattening import list_of
 from runs.query.index.folders import read_json
 from runs.rerun.planning import Plan
 from runs.rerun.record import is_written_by
@@ -56,9 +57,8 @@ class NewRunPlace:
 
     def _fetch_used_versions(self) -> None:
         """Put the artifact versions that the old run used where the process looks for them."""
-        entries = self._old["artifacts_used"]
         folder = self._plan.record_to
-        for entry in entries if isinstance(entries, list) else ():
+        for entry in list_of(self._old["artifacts_used"]):
             try:
                 ArtifactStore(folder).take(self._old.fetch_version(entry, folder))
             except (ArtifactError, StoreError) as error:

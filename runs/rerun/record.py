@@ -16,13 +16,14 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 from observers.record.redaction import is_hidden
-from runs.errors import LaunchError
-from runs.query.flattening import dotted
+from observers.record.regular_file import read_regular
+from runs.errors import LaunchError, StoreError
+from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.stores.content import Content
 from runs.stores.run import Run
 from runs.stores.store import Store
 
-__all__ = ["RESUME_SETTING", "GitState", "Record", "is_written_by"]
+__all__ = ["RESUME_SETTING", "GitState", "Record", "is_content_of", "is_written_by"]
 
 # The setting that names the state an experiment starts from.
 RESUME_SETTING = "checkpoint.resume"
@@ -136,8 +137,7 @@ class Record:
         """The recorded state of git."""
         state = self.provenance.get("git")
         if not isinstance(state, Mapping):
-            repositories = self.run["experiment.repositories"]
-            state = _mapping(repositories[0]) if isinstance(repositories, list) and repositories else {}
+            state = mapping_of(next(iter(list_of(self.run["experiment.repositories"])), None))
         commit, root, diff = (state.get(name) for name in ("commit", "root", "diff"))
         is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
         return GitState(
@@ -145,15 +145,14 @@ class Record:
             root if isinstance(root, str) else None,
             diff if isinstance(diff, str) else None,
             bool(state.get("dirty")),
-            {str(name): str(text) for name, text in _mapping(state.get("untracked")).items()},
+            {str(name): str(text) for name, text in mapping_of(state.get("untracked")).items()},
         )
 
     @property
     def changed_between_sessions(self) -> list[str]:
         """Names of sources that changed between the sessions of the run."""
-        sessions = self.run.document.get("sessions")
-        entries = [_mapping(session) for session in sessions] if isinstance(sessions, list) else []
-        return [name for entry in entries for name in entry.get("changed_sources") or ()]
+        sessions = mappings_in(self.run.document.get("sessions"))
+        return [name for session in sessions for name in session.get("changed_sources") or ()]
 
     # ------------------------------------------------------------------ command line
 
@@ -219,7 +218,7 @@ class Record:
 
     def part(self, name: str) -> Mapping[str, Any]:
         """Return a part of the provenance, such as `determinism` or `reads`; empty if it is missing or no mapping."""
-        return _mapping(self.provenance.get(name))
+        return mapping_of(self.provenance.get(name))
 
     @functools.cached_property
     def flags(self) -> dict[str, str]:
@@ -252,7 +251,7 @@ class Record:
     @property
     def variables(self) -> Mapping[str, Any]:
         """Environment variables that were recorded by `-E`."""
-        return _mapping(self.run["meta.environment"])
+        return mapping_of(self.run["meta.environment"])
 
     @property
     def has_all_packages(self) -> bool:
@@ -264,8 +263,7 @@ class Record:
         """Versions of packages by name; for a run of stock Sacred, only of those that its sources import."""
         if self.has_all_packages:
             return {str(name): str(version) for name, version in self.part("packages").items()}
-        dependencies = self.run["experiment.dependencies"]
-        pairs = [str(entry).partition("==") for entry in (dependencies if isinstance(dependencies, list) else ())]
+        pairs = [str(entry).partition("==") for entry in list_of(self.run["experiment.dependencies"])]
         return {name: version for name, sign, version in pairs if sign and version and not version.startswith("<")}
 
     @functools.cached_property
@@ -273,7 +271,7 @@ class Record:
         """Libraries that the run imported from folders, by name; None in older records."""
         if not isinstance(self.provenance.get("libraries"), Mapping):
             return None
-        return {str(name): _mapping(entry) for name, entry in self.part("libraries").items()}
+        return {str(name): mapping_of(entry) for name, entry in self.part("libraries").items()}
 
 
 def is_written_by(run: Run, pid: int) -> bool:
@@ -287,9 +285,17 @@ def is_written_by(run: Run, pid: int) -> bool:
     return pid in (lease.get("pid"), lease.get("ppid"))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return an entry that should be a mapping; an empty one for anything else, which a foreign record may hold."""
-    return value if isinstance(value, Mapping) else {}
+def is_content_of(path: Path, content: Content) -> bool:
+    """Tell whether a file has a recorded content; False if one of them cannot be read.
+
+    Args:
+        path: The file.
+        content: The recorded content.
+    """
+    try:
+        return read_regular(path) == content.read()
+    except (StoreError, OSError):
+        return False
 
 
 def _count(value: Any) -> int:

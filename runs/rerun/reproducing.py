@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from runs.errors import LaunchError, StoreError
 from runs.rerun.causes import cause_notes, changed_sources
 from runs.rerun.environment import Differing, compare_flags, compare_libraries, compare_reads
-from runs.rerun.judging import judge
+from runs.rerun.judging import cause_of, judge
 from runs.rerun.new_run import NewRunPlace
 from runs.rerun.planning import Plan
 from runs.rerun.processes import end_text, run_launch
@@ -89,11 +89,8 @@ def _check_comparable(old: Record, new: Record, code: int) -> None:
         LaunchError: If so.
     """
     if new.run.status == "FAILED" and old.run.status != "FAILED":
-        trace = new.run["fail_trace"]
-        lines = "".join(map(str, trace)).strip().splitlines() if isinstance(trace, list) else []
-        raise LaunchError(
-            f"run {old.id} could not be run again: run {new.id} failed: {lines[-1] if lines else end_text(code)}"
-        )
+        cause = cause_of(new.run) or end_text(code)
+        raise LaunchError(f"run {old.id} could not be run again: run {new.id} failed: {cause}")
     if new.run.status in (*CUT_OFF, "RUNNING"):
         raise LaunchError(
             f"run {old.id} was not run to its end again: run {new.id} is {new.run.status} ({end_text(code)})"

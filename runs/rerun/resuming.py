@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
-from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG
-from runs.errors import LaunchError, StoreError
+from runs.errors import LaunchError
 from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
-from runs.rerun.record import Record
+from runs.rerun.record import Record, is_content_of
 from runs.rerun.states import chosen_state, start_setting, with_folder
-from runs.stores.content import Content
 from runs.stores.run import HELD, Run
 
 __all__ = ["changed_sources", "fork_launch", "resume_launch"]
@@ -104,14 +102,7 @@ def changed_sources(record: Record) -> list[str]:
     base = record.base
     if base is None or not base.is_dir():
         return []
-    return [name for name, content in sorted(record.sources.items()) if _has_changed(base / name, content)]
-
-
-def _has_changed(path: Path, content: Content) -> bool:
-    try:
-        return read_regular(path) != content.read()
-    except (OSError, StoreError):
-        return True
+    return [name for name, content in sorted(record.sources.items()) if not is_content_of(base / name, content)]
 
 
 def _check_unfinished(run: Run) -> None:

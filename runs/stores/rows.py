@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import StoreAwayError, StoreError
-from runs.query.flattening import dotted
+from runs.query.flattening import dotted, mapping_of
 from runs.query.names import is_own
 from runs.stores.run import Run
 
@@ -65,11 +65,7 @@ def _row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:
         return {name: run.tags if name == "tags" else run.get(name) for name in columns}
     row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
     # A foreign record may hold other types.
-    row |= dotted(_mapping(run["config"]), "config.")
-    for metric, statistics in _mapping(run["summary"]).items():
-        row |= {f"summary.{metric}.{name}": value for name, value in _mapping(statistics).items()}
+    row |= dotted(mapping_of(run["config"]), "config.")
+    for metric, statistics in mapping_of(run["summary"]).items():
+        row |= {f"summary.{metric}.{name}": value for name, value in mapping_of(statistics).items()}
     return row
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runs.errors import StoreError
-from runs.query.flattening import dotted, shallowest
+from runs.query.flattening import dotted, list_of, mapping_of, mappings_in, shallowest
 from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
@@ -205,13 +205,10 @@ def origins(run: Run) -> dict[str, str]:
         Origins by dotted name, typed entries first. A run whose record has no origins, such as one of stock Sacred, has
         only the typed entries.
     """
-    groups = run.get("meta.origins")
     found: dict[str, str] = {}
-    for group in groups if isinstance(groups, list) else ():
-        if isinstance(group, Mapping) and isinstance(group.get("entries"), list):
-            found |= dict.fromkeys(map(str, group["entries"]), str(group.get("origin")))
-    updates = run.get("meta.config_updates")
-    typed = dict.fromkeys(dotted(updates), _TYPED) if isinstance(updates, Mapping) else {}
+    for group in mappings_in(run.get("meta.origins")):
+        found |= dict.fromkeys(map(str, list_of(group.get("entries"))), str(group.get("origin")))
+    typed = dict.fromkeys(dotted(mapping_of(run.get("meta.config_updates"))), _TYPED)
     return {name: found.get(name, origin) for name, origin in typed.items()} | found
 
 

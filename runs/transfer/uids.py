@@ -7,6 +7,7 @@ import json
 import re
 from datetime import datetime, timedelta
 
+from runs.query.flattening import mapping_of
 from runs.query.times import without_zone
 from runs.stores.run import Run
 
@@ -26,8 +27,7 @@ def uid_of(run: Run) -> str:
     """
     if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
         return run.uid
-    experiment = run["experiment"]
-    base = experiment.get("base_dir") if isinstance(experiment, dict) else None
+    base = mapping_of(run["experiment"]).get("base_dir")
     start = without_zone(run.start_time)
     milliseconds = 0 if start is None else max(0, (start - _EPOCH) // timedelta(milliseconds=1))
     known = [run.id, run.uid, run.name, base, run.command, str(start), run["host"], run["config"]]

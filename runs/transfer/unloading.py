@@ -44,6 +44,7 @@ from observers.record.schema import (
     read_names,
 )
 from runs.errors import DamagedError, StoreError
+from runs.query.flattening import list_of, mapping_of
 from runs.stores.adding import StagedRun
 from runs.stores.content import Content
 from runs.stores.folders.adding import RELATIONS
@@ -324,7 +325,7 @@ class _Unloading:
 
     def _versions(self, relation: str, entries: Any) -> list[dict[str, Any]]:
         store, found = ArtifactStore(self.base), []
-        for entry in entries if isinstance(entries, list) else ():
+        for entry in list_of(entries):
             try:
                 if not isinstance(entry, dict) or not re.fullmatch("[0-9a-f]{64}", str(entry.get("digest"))):
                     raise ArtifactError(f"got {entry!r}, expected a version with name and digest")
@@ -340,7 +341,7 @@ class _Unloading:
 
 def _experiment(recorded: Any) -> dict[str, Any]:
     """Return the experiment of a record, without its sources' file in a database."""
-    return {k: v for k, v in recorded.items() if k != "sources_file"} if isinstance(recorded, dict) else {}
+    return {k: v for k, v in mapping_of(recorded).items() if k != "sources_file"}
 
 
 def _is_list_of_metrics(value: Any) -> bool:

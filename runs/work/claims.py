@@ -25,6 +25,7 @@ from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from runs.errors import StoreError
+from runs.query.flattening import mappings_in
 
 __all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
 
@@ -212,9 +213,8 @@ class RunClaims(Claims):
             document = self._runs.find_one({"uid": self._uid}, {"claims": 1})
         if document is None:
             raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: python -m runs sync")
-        entries = document.get("claims")
-        entries = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
-        return [Claim(number, lease=entry, process=entry.get("process")) for number, entry in enumerate(entries, 1)]
+        entries = enumerate(mappings_in(document.get("claims")), 1)
+        return [Claim(number, lease=entry, process=entry.get("process")) for number, entry in entries]
 
     def add(self, attempt: int) -> bool:
         condition: dict[str, Any] = {"uid": self._uid, "status": {"$ne": "QUEUED"} if self._is_begun else "QUEUED"}

@@ -24,7 +24,7 @@ from runs.sweeps.agents.display import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:
     watcher = Watcher(home)
     status = watcher.look()
-    with display(print, status, watcher) as look:
+    with display(status, watcher) as look:
         look(status)
         _log.warning("MongoDB is away")
         look(status)

@@ -171,8 +171,14 @@ def choose_runs(
             )
         named = dict.fromkeys(map(store.get, arguments.runs))
         return [run.listed() if lists else run for run in named], ""
+    return _matching_runs(store, arguments, columns, limit, may_be_all=may_be_all or is_conditional)
+
+
+def _matching_runs(
+    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int, *, may_be_all: bool
+) -> tuple[list[Run], str]:
     has_limit = getattr(arguments, "limit", None) is not None
-    if not (is_conditional or has_limit or may_be_all):
+    if not (has_limit or may_be_all):
         more = " or --limit" if "limit" in arguments else ""
         raise RunsError(f"got no run; name some, such as latest, or choose with --where{more}")
     most = limit_in(arguments, limit) if "limit" in arguments else None

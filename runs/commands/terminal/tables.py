@@ -55,17 +55,14 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], inden
     """
     shown = [_harmless_row(row) for row in rows]
     titles = [harmless(column.title) for column in columns]
-    widths = [
-        max([_width(title), *(_width(row[i].text) for row in shown)]) if shown else _width(title)
-        for i, title in enumerate(titles)
-    ]
+    texts = [[row[i].text for row in shown] for i in range(len(columns))]
+    widths = [max(map(_width, [title, *of_column])) for title, of_column in zip(titles, texts, strict=True)]
     left_out: list[int] = []
     if is_terminal():
-        least = [_least(column, [row[i].text for row in shown]) for i, column in enumerate(columns)]
+        least = list(map(_least, columns, texts))
         widths, left_out = fit(widths, least, [c.is_kept for c in columns], _terminal_width() - indent)
-    if any(titles):
-        _print_row(columns, [Cell(title, "bold") for title in titles], widths, indent)
-    for row in shown:
+    head = [[Cell(title, "bold") for title in titles]] if any(titles) else []
+    for row in (*head, *shown):
         _print_row(columns, row, widths, indent)
     if left_out:
         names = ", ".join(titles[i] for i in left_out)
@@ -97,7 +94,7 @@ def _harmless_row(row: Sequence[Cell]) -> list[Cell]:
 
 
 def _least(column: Column, texts: Sequence[str]) -> int:
-    widest = max((_width(text) for text in texts), default=0)
+    widest = max(map(_width, texts), default=0)
     return widest if column.is_number or column.is_kept else min(widest, _LEAST)
 
 

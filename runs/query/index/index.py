@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from observers.record.identity import read_lease, true_status
 from observers.record.schema import RUN
 from runs.query.filters import Filter, names_in
+from runs.query.flattening import mapping_of
 from runs.query.index import questions, scanning
 from runs.query.index.batch import Batch
 from runs.query.index.fields import OF_RUN, ORIGINS
@@ -304,8 +305,7 @@ class Index:
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
             folder = self.store / os.fsdecode(name)
             lease = read_lease(folder)
-            found = read_json(folder / RUN)
-            document = found if isinstance(found, dict) else {}
+            document = mapping_of(read_json(folder / RUN))
             status = true_status({**document, "status": "RUNNING"}, lease)
             if status == "DEAD":
                 dead.append((number,))

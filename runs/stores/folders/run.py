@@ -36,6 +36,7 @@ from observers.record.schema import (
 )
 from observers.record.stored_files import md5_in
 from runs.errors import StoreError
+from runs.query.flattening import list_of, mapping_of
 from runs.query.index.fields import summary_of
 from runs.query.index.folders import has_record
 from runs.query.serialized import without_pickles
@@ -136,9 +137,7 @@ class FolderRun(Run):
 
     def stored(self, kind: str) -> list[Content]:
         if kind == "artifacts":
-            names = self.document.get("artifacts")
-            names = names if isinstance(names, list) else []
-            return [self._own_file(name) for name in names if isinstance(name, str)]
+            return [self._own_file(name) for name in list_of(self.document.get("artifacts")) if isinstance(name, str)]
         if kind == "checkpoints":
             found = [self._own_file(name) for name, _ in checkpoint_files(self.folder)]
             if not found:
@@ -148,11 +147,10 @@ class FolderRun(Run):
 
     def _shared_files(self, kind: str) -> list[Content]:
         """Return sources or resources, which runs share beside their folders."""
-        holder = self.document.get("experiment") if kind == "sources" else self.document
-        pairs = holder.get(kind) if isinstance(holder, dict) else None
+        holder = mapping_of(self.document.get("experiment")) if kind == "sources" else self.document
         return [
             self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), md5_in(pair[1]))
-            for pair in (pairs if isinstance(pairs, list) else ())
+            for pair in list_of(holder.get(kind))
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
 
@@ -212,8 +210,7 @@ class FolderRun(Run):
         return entries
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
-        details = self.document.get("artifact_details")
-        details = details if isinstance(details, dict) else {}
+        details = mapping_of(self.document.get("artifact_details"))
         return {name: one for name, one in details.items() if isinstance(one, dict)}
 
     def odd_values(self) -> bytes:

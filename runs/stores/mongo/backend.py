@@ -17,6 +17,7 @@ from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.errors import StoreError
 from runs.query.filters import Condition, Filter, in_order, matches
+from runs.query.flattening import mapping_of, mappings_in
 from runs.query.index.fields import flatten
 from runs.query.names import LEFT_OUT, STATISTICS, id_of
 from runs.query.question import Question
@@ -343,8 +344,7 @@ def _is_serialized(name: str) -> Document:
 
 
 def _discarded(document: Document) -> Discarded:
-    experiment, kept = document.get("experiment"), document[TRASH]
-    name = experiment.get("name") if isinstance(experiment, Mapping) else None
+    name, kept = mapping_of(document.get("experiment")).get("name"), document[TRASH]
     uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
     at = (kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)).replace(tzinfo=UTC)
     status = true_status(kept, kept.get("lease"))
@@ -382,14 +382,13 @@ def _fields_of(document: Document) -> set[str]:
     flatten(document, "", flat, LEFT_OUT)
     if duration_s(document) is not None:
         flat[DURATION] = None
-    keys = summary if isinstance(summary, Mapping) else {}
-    return flat.keys() | {f"summary.{names.get(key, key)}.{each}" for key in keys for each in STATISTICS}
+    metrics = {names.get(key, key) for key in mapping_of(summary)}
+    return flat.keys() | {f"summary.{metric}.{each}" for metric in metrics for each in STATISTICS}
 
 
 def _metrics_by_key(info: Any) -> dict[str, str]:
     """Return the names of metrics that an info lists, by their keys in a summary."""
-    listed = info.get("metrics") if isinstance(info, Mapping) else None
-    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
+    metrics = [entry.get("name") for entry in mappings_in(mapping_of(info).get("metrics"))]
     return {stored_key(name): name for name in metrics if isinstance(name, str)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import bson
@@ -12,6 +12,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 from runs.query.filters import SEARCHED, Condition, Filter, Not, Words, holds, texts_to_search
+from runs.query.flattening import mapping_of
 from runs.query.names import id_of
 from runs.query.times import DURATION
 from runs.stores.mongo.database import BATCH, MongoDatabase
@@ -88,8 +89,7 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
 
 
 def _texts_of(document: dict[str, Any]) -> list[str]:
-    tags = tags_in(document)
-    return texts_to_search(plain({**document, "note": note_in(document)}), tags if isinstance(tags, Mapping) else ())
+    return texts_to_search(plain({**document, "note": note_in(document)}), mapping_of(tags_in(document)))
 
 
 def _lower(text: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import bson
 
 from observers.record.identity import true_status
+from runs.query.flattening import mapping_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.mongo.database import Document
@@ -79,8 +80,7 @@ def tags_in(document: Mapping[str, Any]) -> Any:
     Returns:
         A mapping of tags to True; anything else that a foreign document holds in its place.
     """
-    tags, omniboard = document.get("tags"), document.get("omniboard")
-    others = omniboard.get("tags") if isinstance(omniboard, Mapping) else None
+    tags, others = document.get("tags"), mapping_of(document.get("omniboard")).get("tags")
     if not isinstance(others, list) or not isinstance(tags or {}, Mapping):
         return tags
     return {**(tags or {}), **{tag: True for tag in others if isinstance(tag, str)}}
@@ -88,8 +88,7 @@ def tags_in(document: Mapping[str, Any]) -> Any:
 
 def note_in(document: Mapping[str, Any]) -> Any:
     """Return the note in a run's document: that of Omniboard if there is one, as we write ours there, too."""
-    omniboard = document.get("omniboard")
-    notes = omniboard.get("notes") if isinstance(omniboard, Mapping) else None
+    notes = mapping_of(document.get("omniboard")).get("notes")
     return notes if isinstance(notes, str) else document.get("note")
 
 

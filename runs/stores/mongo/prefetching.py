@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.mongo.run_document import exact_time
 from runs.errors import StoreError
+from runs.query.flattening import mapping_of
 from runs.stores.mongo.bson_arrays import decode_arrays
 from runs.stores.mongo.database import Document, MongoDatabase
 from runs.stores.mongo.documents import plain, projection_of, row_in
@@ -75,8 +76,7 @@ def _hold(run: MongoRun, document: Document, parts: Sequence[str], fields: Seque
 
 def _exact_times(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return recorded times, to the microsecond, which MongoDB rounds."""
-    recorded = document.get("microseconds")
-    texts = recorded if isinstance(recorded, Mapping) else {}
+    texts = mapping_of(document.get("microseconds"))
     return {name: plain(exact_time(document.get(name), texts[name])) for name in names if name in texts}
 
 

@@ -18,6 +18,7 @@ from observers.mongo.documents import object_id
 from observers.mongo.layout import may_name_files
 from observers.record.json_text import parse_json
 from runs.errors import StoreError
+from runs.query.flattening import mapping_of
 from runs.stores.mongo.database import MongoDatabase
 from runs.stores.removing import Removed
 from runs.stores.run import REMOVING
@@ -145,8 +146,7 @@ class Remover:
         document = self.runs.find_one({"_id": key, "removing": {"$exists": True}})
         if document is None:
             return  # another process was faster
-        marks = document["removing"]
-        uid = marks.get("uid") if isinstance(marks, Mapping) else None
+        uid = mapping_of(document["removing"]).get("uid")
         self.metrics.delete_many({"run_id": key})
         self.chunks.delete_many({"run_id": key})
         for files in (self._owned_by(uid), self._stock_artifacts(document, key)):
@@ -304,8 +304,7 @@ def _ids(value: Any) -> Iterator[bson.ObjectId]:
 
 def _cut_off(document: Mapping[str, Any]) -> Iterator[bson.ObjectId]:
     """Yield the ids of the files that hold lists which did not fit into a document."""
-    experiment = document.get("experiment")
-    for holder in (document, experiment if isinstance(experiment, Mapping) else {}):
+    for holder in (document, mapping_of(document.get("experiment"))):
         for name, value in holder.items():
             if name.endswith("_file") and isinstance(value, Mapping):
                 yield from _ids(value)

@@ -23,7 +23,7 @@ from observers.record.identity import true_status
 from observers.record.points.points import Series
 from observers.record.points.summaries import summarize
 from runs.errors import StoreError
-from runs.query.flattening import mappings_in
+from runs.query.flattening import list_of, mapping_of, mappings_in
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.content import Content, missing_content
@@ -111,7 +111,7 @@ class MongoRun(Run):
         stored = self._find(dict.fromkeys(_NOT_IN_DOCUMENT, 0))
         exact, times = stored.pop("exact", None), stored.pop("microseconds", None)
         stored |= self._exact_entries(stored, exact)
-        for name, text in times.items() if isinstance(times, Mapping) else ():
+        for name, text in mapping_of(times).items():
             stored[name] = exact_time(stored.get(name), text)
         document = without_pickles(plain(self._whole(stored)), twice=True)
         notes = {"tags": tags_in(document), "note": note_in(document)}
@@ -129,12 +129,12 @@ class MongoRun(Run):
 
     def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
         """Return the entries of a document that MongoDB cannot hold as they were recorded."""
-        part = exact.get("run") if isinstance(exact, Mapping) else None
-        recorded = None if part is None else self._whole(part)
-        known = {key: value for key, value in recorded.items() if key in document} if isinstance(recorded, dict) else {}
+        part = mapping_of(exact).get("run")
+        recorded = mapping_of(None if part is None else self._whole(part))
         return {
             key: exact_part({"": document[key]}, {"": value}, str(document.get("uid")))[""]
-            for key, value in known.items()
+            for key, value in recorded.items()
+            if key in document
         }
 
     def _whole(self, value: Any) -> Any:
@@ -159,12 +159,9 @@ class MongoRun(Run):
         holder: Any = self._find({name: 1, f"{name}_file": 1})
         *path, name = name.split(".")
         for key in path:
-            holder = holder.get(key) if isinstance(holder, Mapping) else None
-        if not isinstance(holder, Mapping):
-            return []
+            holder = mapping_of(holder.get(key))
         value = holder.get(f"{name}_file") or holder.get(name)
-        value = self._whole(value) if isinstance(value, Mapping) else value
-        return value if isinstance(value, list) else []
+        return list_of(self._whole(value) if isinstance(value, Mapping) else value)
 
     # ------------------------------------------------------------------ parts, status, lease
 

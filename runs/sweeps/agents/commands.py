@@ -11,7 +11,7 @@ from typing import Any
 from runs.errors import SweepError
 from runs.sweeps.agents.agent_process import work
 from runs.sweeps.agents.engines import Engine
-from runs.sweeps.agents.finals import finals
+from runs.sweeps.agents.finals import best_on_fresh_seeds
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import Spec
@@ -72,7 +72,7 @@ def run_sweep(
             say(f"interrupted; to continue sweep {definition.id}, give the same command again")
         raise
     if not getattr(sys.stdout, "isatty", bool)():  # a terminal shows them already
-        _say_all(status_lines(status, tuple(objective.name for objective in spec.objectives)))
+        _say_all(status_lines(status, spec.objective_names))
     deliver(place, definition.id)
     _say_all(undelivered_lines(place, definition.id))
     check_not_all_failed(status, log.parent)
@@ -127,8 +127,8 @@ def show_status(place: Place, id: str | None) -> None:
         try:
             with contextlib.closing(place.home(each)) as home:
                 watcher = Watcher(home)
-                names = tuple(objective.name for objective in watcher.spec.objectives)
-                _say_all([*status_lines(watcher.look(), names), *undelivered_lines(place, each)])
+                lines = status_lines(watcher.look(), watcher.spec.objective_names)
+                _say_all([*lines, *undelivered_lines(place, each)])
         except SweepError as error:
             if id is not None:
                 raise
@@ -185,28 +185,13 @@ def best_trials(
         if num_seeds is not None:
             means = make_means(spec)
             _note_place(watcher.definition, means, experiment)
-            best = [watcher.study.points()[_best_on_fresh_seeds(place, watcher, means, workers, num_seeds)]]
+            number = best_on_fresh_seeds(place, watcher, means, workers, num_seeds, _log(place, id))
+            best = [watcher.study.points()[number]]
     for point in best:
         for objective, value in zip(spec.objectives, point.values, strict=True):
             say(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
         say(f"  {command_line(watcher.definition, point)}")
     return dict(best[0].parameters)
-
-
-def _best_on_fresh_seeds(
-    place: Place, watcher: Watcher, means: Means, workers: Sequence[dict[str, str]], num_seeds: int
-) -> int:
-    """Run the best points again on fresh seeds, print the comparison, and return the number of the best."""
-    log = _log(place, watcher.definition.id)
-    judgement = finals(place, watcher, means, workers, num_seeds=num_seeds, log=log)
-    for finalist in judgement.finalists:
-        sample = finalist.sample
-        width = "" if sample.low is None else f", {sample.low:.6g} to {sample.high:.6g} ({judgement.confidence:.0%})"
-        mean = "no value" if sample.mean is None else f"mean {sample.mean:.6g} of {sample.n}{width}"
-        p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
-        say(f"{finalist.name}: {mean}{p}")
-    say(judgement.text)
-    return int(judgement.finalists[0].name.removeprefix("trial "))
 
 
 def plot_sweep(place: Place, id: str) -> None:

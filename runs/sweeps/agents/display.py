@@ -7,24 +7,23 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 
-from runs.sweeps.views.status import Status, Watcher, parameters_text, status_lines
+from runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
 
 __all__ = ["display"]
 
 
 @contextlib.contextmanager
-def display(show: Callable[[str], None], before: Status, watcher: Watcher) -> Iterator[Callable[[Status], None]]:
+def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], None]]:
     """Yield a function that shows the status of a sweep whenever it is called.
 
     Args:
-        show: Takes lines; unused in a terminal.
         before: The status at the start, whose finished points are not shown as lines.
         watcher: Watches the sweep, and names its objectives.
     """
-    names = tuple(objective.name for objective in watcher.spec.objectives)
+    names = watcher.spec.objective_names
     if not sys.stdout.isatty():
         known = {number for number, point in before.points.items() if point.is_finished}
-        yield lambda status: _show_lines(status, names, known, show)
+        yield lambda status: _show_lines(status, names, known)
         return
     from rich.live import Live
     from rich.text import Text
@@ -35,7 +34,7 @@ def display(show: Callable[[str], None], before: Status, watcher: Watcher) -> It
         )
 
 
-def _show_lines(status: Status, names: tuple[str, ...], known: set[int], show: Callable[[str], None]) -> None:
+def _show_lines(status: Status, names: tuple[str, ...], known: set[int]) -> None:
     """Show a line for each finished point that is not known yet, and add it to the known ones."""
     for number, point in status.points.items():
         if not point.is_finished or number in known:
@@ -45,7 +44,7 @@ def _show_lines(status: Status, names: tuple[str, ...], known: set[int], show: C
         state = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}[point.state]
         outcome = values if point.state != "FAIL" else point.notes.get("reason", "")
         of = "" if status.limit is None else f"/{status.limit}"
-        show(f"[{len(known)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
+        say(f"[{len(known)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,18 @@ from runs.errors import SweepError
 from runs.sweeps.agents.supervising import supervise
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.finalists import Judgement, choose_finalists, fresh_seeds, judge
+from runs.sweeps.spec.finalists import CONFIDENCE, Finalist, choose_finalists, fresh_seeds, judge
 from runs.sweeps.spec.objectives import Objective
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Watcher, say
 
-__all__ = ["finals"]
+__all__ = ["best_on_fresh_seeds"]
 
 
-def finals(
-    place: Place,
-    watcher: Watcher,
-    means: Means,
-    workers: Sequence[dict[str, str]],
-    *,
-    num_seeds: int,
-    num_finalists: int = 3,
-    log: Path,
-    show: Callable[[str], None] = say,
-) -> Judgement:
-    """Run the best points of a sweep again on seeds that the search did not use, and judge them by those runs alone.
+def best_on_fresh_seeds(
+    place: Place, watcher: Watcher, means: Means, workers: Sequence[dict[str, str]], num_seeds: int, log: Path
+) -> int:
+    """Run the best points of a sweep again on seeds that the search did not use, and print which of them is the best.
 
     The runs of trial 7 of the sweep `abc` belong to a sweep `abc-final-7`; its finished runs are not repeated.
 
@@ -41,12 +33,10 @@ def finals(
         means: What the agents work with.
         workers: For each agent, variables to set for its runs.
         num_seeds: Runs of each finalist.
-        num_finalists: Most points to run again.
         log: A file for what the runs print.
-        show: Takes lines.
 
     Returns:
-        The finalists, best first, with a comparison of each with the best.
+        The number of the best trial.
 
     Raises:
         SweepError: If the sweep has several objectives or none, or no complete trial.
@@ -63,22 +53,40 @@ def finals(
         for number, point in points.items()
         if point.state == "COMPLETE" and point.is_feasible
     ]
-    chosen = choose_finalists(complete, objective.goal, num_finalists)
+    chosen = choose_finalists(complete, objective.goal)
     if not chosen:
         raise SweepError(f"sweep {definition.id}: no trial has finished yet; wait for one, or see: sweep.status")
     seeds = fresh_seeds(definition.seed, num_seeds, [0, *(definition.seed + index for index in range(spec.seeds))])
     values: dict[str, dict[int, float]] = {}
     for number in chosen:
         final = _final_sweep(definition, objective, number, points[number].parameters, seeds)
-        with contextlib.closing(place.home(final.id)) as home:
-            if not home.create(final):  # perhaps with fewer seeds
-                home.replace(final)
-        show(f"trial {number} on {num_seeds} fresh seeds: python -m runs ls --sweep {final.id}")
-        status = supervise(place, final.id, means, workers, log, show)
-        values[f"trial {number}"] = {
-            point.parameters["seed"]: point.values[0] for point in status.points.values() if point.state == "COMPLETE"
-        }
-    return judge(values, objective.goal)
+        values[f"trial {number}"] = _values(place, final, means, workers, log)
+    judgement = judge(values, objective.goal)
+    for finalist in judgement.finalists:
+        say(_line(finalist))
+    say(judgement.text)
+    return int(judgement.finalists[0].name.removeprefix("trial "))
+
+
+def _values(
+    place: Place, final: Definition, means: Means, workers: Sequence[dict[str, str]], log: Path
+) -> dict[int, float]:
+    """Run the final of one trial, and return the values of the objective by seed."""
+    with contextlib.closing(place.home(final.id)) as home:
+        if not home.create(final):  # perhaps with fewer seeds
+            home.replace(final)
+    number, seeds = final.id.rpartition("-")[2], final.spec["parameters"]["seed"]["values"]
+    say(f"trial {number} on {len(seeds)} fresh seeds: python -m runs ls --sweep {final.id}")
+    points = supervise(place, final.id, means, workers, log).points.values()
+    return {point.parameters["seed"]: point.values[0] for point in points if point.state == "COMPLETE"}
+
+
+def _line(finalist: Finalist) -> str:
+    sample = finalist.sample
+    width = "" if sample.low is None else f", {sample.low:.6g} to {sample.high:.6g} ({CONFIDENCE:.0%})"
+    mean = "no value" if sample.mean is None else f"mean {sample.mean:.6g} of {sample.n}{width}"
+    p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
+    return f"{finalist.name}: {mean}{p}"
 
 
 def _final_sweep(

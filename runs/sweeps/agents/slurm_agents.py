@@ -12,7 +12,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,6 @@ def run_array(
     num_agents: int,
     resources: Mapping[str, float],
     options: Mapping[str, Any],
-    show: Callable[[str], None] = say,
 ) -> Status:
     """Submit agents as an array job, and show the progress of the sweep until the job has ended.
 
@@ -85,7 +84,6 @@ def run_array(
         num_agents: Agents that should work; living ones, as of an earlier array, are not submitted again.
         resources: Resources of each agent: `cpus`, `gpus`, `memory_gb`.
         options: submitit's options, without the prefix `slurm_`; and the `cluster`: slurm, local or debug.
-        show: Takes lines.
 
     Returns:
         The status of the sweep after the last agent has ended.
@@ -102,19 +100,19 @@ def run_array(
         if status.is_done:
             return status
         if status.num_agents:
-            show(f"{status.num_agents} of {num_agents} agents are at work already")
+            say(f"{status.num_agents} of {num_agents} agents are at work already")
         request = _write_request(folder, agent_request(place, id, means))
         tasks = [ArrayTask(request) for _ in range(num_agents - status.num_agents)]
         jobs = _submit(folder, tasks, id, resources, options) if tasks else []
         number = jobs[0].job_id.partition("_")[0] if jobs else ""
         job = f"job {number}" if jobs else "the job"
         if jobs:
-            show(f"{job}: agents are queued, and write to {folder}")
+            say(f"{job}: agents are queued, and write to {folder}")
         try:
-            status = _watch(watcher, status, jobs, show)
+            status = _watch(watcher, status, jobs)
         except KeyboardInterrupt:
             at_once = f", or at once: scancel {number}" if jobs else ""
-            show(
+            say(
                 f"{job} continues; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
                 f"which finishes the current runs{at_once}"
             )
@@ -125,9 +123,9 @@ def run_array(
     return status
 
 
-def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable[[str], None]) -> Status:
+def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any]) -> Status:
     """Show the progress of a sweep until all jobs have ended and no other agent works; return the last status."""
-    with display(show, status, watcher) as look:
+    with display(status, watcher) as look:
         while True:
             has_ended = all(job.done() for job in jobs)
             status = watcher.look()

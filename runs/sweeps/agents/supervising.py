@@ -33,7 +33,6 @@ def supervise(
     means: Means,
     workers: Sequence[dict[str, str]],
     log: Path,
-    show: Callable[[str], None] = say,
     start: Callable[[dict[str, Any], IO[bytes]], StartedAgent] = AgentProcess,
 ) -> Status:
     """Run agents on a sweep until it is done, and show its progress.
@@ -44,7 +43,6 @@ def supervise(
         means: What the agents work with.
         workers: For each agent, variables to set for its runs.
         log: A file for what the runs print.
-        show: Takes lines.
         start: Starts an agent from a request and an open `log`; by default a process on this machine.
 
     Returns:
@@ -59,7 +57,7 @@ def supervise(
         before = watcher.look()
         if before.is_done:
             return before
-        with log.open("ab") as stream, display(show, before, watcher) as look:
+        with log.open("ab") as stream, display(before, watcher) as look:
 
             def begin(variables: dict[str, str]) -> StartedAgent:
                 own = dataclasses.replace(means, environment={**means.environment, **variables})
@@ -73,7 +71,7 @@ def supervise(
                     crew.look(status)
                     if not crew.is_working and _is_unfinished(status, means):
                         if not is_waiting:
-                            show("no point is left; waiting for the points of other agents")
+                            say("no point is left; waiting for the points of other agents")
                         is_waiting = True
                         crew.reinforce(status)
                     look(status)

@@ -267,16 +267,15 @@ class Trial(Task):
     def _measured(self, run: Run) -> Outcome:
         """Return the outcome of a complete run: its values, or what is missing among them."""
         spec = self._workplace.spec
-        objectives = [objective.name for objective in spec.objectives]
         constrained = [constraint.metric for constraint in spec.constraints]
         numbers: dict[str, float] = {}
-        for name in (*objectives, *constrained):
+        for name in (*spec.objective_names, *constrained):
             value = objective_value(run, name)
             if isinstance(value, str):
                 return Outcome("FAIL", reason=value, uid=run.uid)
             numbers[name] = float(value)
         measured = {name: numbers[name] for name in constrained}
-        return Outcome("COMPLETE", tuple(numbers[name] for name in objectives), measured, uid=run.uid)
+        return Outcome("COMPLETE", tuple(numbers[name] for name in spec.objective_names), measured, uid=run.uid)
 
 
 def _killed_text(code: int) -> str:

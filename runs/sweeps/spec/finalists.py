@@ -19,7 +19,10 @@ from runs.comparison.power import num_to_tell_apart
 from runs.errors import SweepError
 from runs.sweeps.spec.fields import identity
 
-__all__ = ["Finalist", "Judgement", "choose_finalists", "fresh_seeds", "judge"]
+__all__ = ["CONFIDENCE", "Finalist", "Judgement", "choose_finalists", "fresh_seeds", "judge"]
+
+# Of intervals and tests; and the probability with which `num_needed` seeds find a difference.
+CONFIDENCE, POWER = 0.95, 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +50,13 @@ class Judgement:
 
     Attributes:
         finalists: Best mean first.
-        num_needed: Seeds that the first two each need to be told apart with a probability of `power`, if difference and
+        num_needed: Seeds that the first two each need to be told apart with a probability of `POWER`, if difference and
             spread are as measured; None if the two seem equal, or have too few values.
-        power: That probability.
-        confidence: Of intervals and tests.
         text: The same in one sentence.
     """
 
     finalists: tuple[Finalist, ...]
     num_needed: int | None
-    power: float
-    confidence: float
     text: str
 
 
@@ -98,9 +97,7 @@ def fresh_seeds(seed: int, num: int, used: Collection[int] = ()) -> list[int]:
     return seeds
 
 
-def judge(
-    values: Mapping[str, Mapping[int, float]], goal: str, *, confidence: float = 0.95, power: float = 0.8
-) -> Judgement:
+def judge(values: Mapping[str, Mapping[int, float]], goal: str) -> Judgement:
     """Judge finalists by their values on fresh seeds.
 
     The best mean is tested against each of the others, in pairs where they share seeds, otherwise by Welch's t-test, as
@@ -109,8 +106,6 @@ def judge(
     Args:
         values: For each finalist, by its name, the values by their seeds. Values that are not finite do not count.
         goal: `minimize` or `maximize`.
-        confidence: Of intervals and tests, between 0 and 1.
-        power: The probability with which `num_needed` seeds find the difference.
 
     Raises:
         SweepError: If no finalist has a value.
@@ -118,24 +113,21 @@ def judge(
     finite = {name: {seed: float(v) for seed, v in of.items() if math.isfinite(v)} for name, of in values.items()}
     if not any(finite.values()):
         raise SweepError("no repetition of a finalist has a value; see why with: python -m runs ls")
-    samples = {name: sample(_array(of), confidence) for name, of in finite.items()}
+    samples = {name: sample(_array(of), CONFIDENCE) for name, of in finite.items()}
     names = sorted(samples, key=lambda name: _rank(samples[name].mean, goal))
     best = names[0]
-    tests = {name: repetition_test(finite[best], finite[name], confidence) for name in names[1:]}
+    tests = {name: repetition_test(finite[best], finite[name], CONFIDENCE) for name in names[1:]}
     # The same values chose the best one, so any two finalists could have been the pair to tell apart.
-    others = [
-        repetition_test(finite[first], finite[second], confidence) for first, second in combinations(names[1:], 2)
-    ]
+    others = [repetition_test(finite[one], finite[two], CONFIDENCE) for one, two in combinations(names[1:], 2)]
     corrected = iter(holm([test.p for test in (*tests.values(), *others) if test.p is not None]))
     finalists = [Finalist(best, samples[best])]
     for name, test in tests.items():
         p = 1.0 if test.p is None else next(corrected)
-        finalists.append(Finalist(name, samples[name], test, None if test.p is None else p, p < 1 - confidence))
+        finalists.append(Finalist(name, samples[name], test, None if test.p is None else p, p < 1 - CONFIDENCE))
     num_needed = None
     if len(names) > 1 and tests[names[1]].p is not None:  # without a p the spread is unknown
-        num_needed = _num_needed(finite[best], finite[names[1]], confidence, power)
-    text = _text(finalists[0], finalists[1:], num_needed, power)
-    return Judgement(tuple(finalists), num_needed, power, confidence, text)
+        num_needed = _num_needed(finite[best], finite[names[1]])
+    return Judgement(tuple(finalists), num_needed, _text(finalists[0], finalists[1:], num_needed))
 
 
 def _rank(mean: float | None, goal: str) -> tuple[bool, float]:
@@ -146,18 +138,18 @@ def _array(values: Mapping[int, float]) -> np.ndarray:
     return np.array(list(values.values()))
 
 
-def _num_needed(first: Mapping[int, float], second: Mapping[int, float], confidence: float, power: float) -> int | None:
+def _num_needed(first: Mapping[int, float], second: Mapping[int, float]) -> int | None:
     if are_paired(first, second):
         differences = np.array([first[seed] - second[seed] for seed in first if seed in second])
         mean, std = float(differences.mean()), float(differences.std(ddof=1))
-        return num_to_tell_apart(mean, std, confidence=confidence, power=power)
-    one, other = (sample(_array(values), confidence) for values in (first, second))
+        return num_to_tell_apart(mean, std, confidence=CONFIDENCE, power=POWER)
+    one, other = (sample(_array(values), CONFIDENCE) for values in (first, second))
     if one.mean is None or other.mean is None or one.std is None or other.std is None:
         return None
-    return num_to_tell_apart(one.mean - other.mean, one.std, other.std, confidence=confidence, power=power)
+    return num_to_tell_apart(one.mean - other.mean, one.std, other.std, confidence=CONFIDENCE, power=POWER)
 
 
-def _text(best: Finalist, others: list[Finalist], num_needed: int | None, power: float) -> str:
+def _text(best: Finalist, others: list[Finalist], num_needed: int | None) -> str:
     if not others:
         return f"{best.name} is the only finalist"
     second = others[0]
@@ -173,4 +165,4 @@ def _text(best: Finalist, others: list[Finalist], num_needed: int | None, power:
     )
     if unclear is not second or num_needed is None:
         return result
-    return f"{result}; {num_needed} seeds each would do with a probability of {power:.0%}, if they are what they seem"
+    return f"{result}; {num_needed} seeds each would do with a probability of {POWER:.0%}, if they are what they seem"

@@ -104,6 +104,11 @@ class Spec:
         """Number of the grid's points; None with another method."""
         return None if self.grid is None else len(self.grid)
 
+    @property
+    def objective_names(self) -> tuple[str, ...]:
+        """The names of the objectives."""
+        return tuple(objective.name for objective in self.objectives)
+
     def is_reached(self, values: Sequence[float]) -> bool:
         """Tell whether a run is good enough to end the search: it reaches every target, and there is at least one.
 
@@ -273,7 +278,7 @@ def _notes(document: Mapping[str, Any], method: str, command_notes: Sequence[str
 
 
 def _check_objectives(spec: Spec) -> None:
-    names = [objective.name for objective in spec.objectives]
+    names = spec.objective_names
     if not names:
         if spec.stopping or spec.method not in _WITHOUT_METRIC:
             key = "early_terminate" if spec.stopping else f"the method {spec.method}"

@@ -69,7 +69,7 @@ def make_readable(study: Study, spec: Spec | None) -> Readable:
 
 
 def _metrics(study: Study, spec: Spec | None) -> tuple[str, ...]:
-    names = study.metric_names or ([objective.name for objective in spec.objectives] if spec else [])
+    names = study.metric_names or (spec.objective_names if spec else ())
     num = len(study.directions)
     if len(names) == num:
         return tuple(names)
