@@ -92,11 +92,9 @@ if TYPE_CHECKING:
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
-    from runs.stores.adding import Copied
-    from runs.stores.content import Content
-    from runs.stores.media import Medium
+    from runs.stores.changes import Copied, Removed
+    from runs.stores.content import Content, Medium
     from runs.stores.opening import open_store
-    from runs.stores.removing import Removed
     from runs.stores.run import Run
     from runs.stores.store import Store
     from runs.transfer.archives import Exported, export_runs, import_runs
@@ -117,11 +115,9 @@ else:
         "runs.rerun.reproducing": "Reproduction",
         "runs.rerun.starting": "fork reproduce resume",
         "runs.rerun.verdict": "Tolerance Verdict",
-        "runs.stores.adding": "Copied",
-        "runs.stores.content": "Content",
-        "runs.stores.media": "Medium",
+        "runs.stores.changes": "Copied Removed",
+        "runs.stores.content": "Content Medium",
         "runs.stores.opening": "open_store",
-        "runs.stores.removing": "Removed",
         "runs.stores.run": "Run",
         "runs.stores.store": "Store",
         "runs.transfer.archives": "Exported export_runs import_runs",

@@ -21,6 +21,9 @@ record or an artifact that is gone is a StoreError, whatever found it out.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 __all__ = [
     "ArchiveError",
     "ChangedError",
@@ -36,6 +39,7 @@ __all__ = [
     "StoreAwayError",
     "StoreError",
     "SweepError",
+    "needing_extra",
 ]
 
 
@@ -93,3 +97,23 @@ class StoreAwayError(StoreError):
 
 class SweepError(RunsError, ValueError):
     """A sweep is not there, or its spec makes no sense."""
+
+
+@contextlib.contextmanager
+def needing_extra(extra: str, what: str) -> Iterator[None]:
+    """Import optional packages within; a missing one is an error that names the extra.
+
+    Args:
+        extra: Its name in setup.cfg.
+        what: What needs it.
+
+    Raises:
+        MissingExtraError: If a package is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{what} needs the package {error.name!r}, which is not installed; "
+            f"install it with: pip install 'sacristan[{extra}]'"
+        ) from error

@@ -12,7 +12,7 @@ from runs.board.content_page import file_response
 from runs.board.previews import size_of
 from runs.board.visits import Visit, page
 from runs.errors import RunNotFoundError, RunsError, StoreError
-from runs.stores.artifact_versions import StoredArtifact
+from runs.stores.content import StoredArtifact
 from runs.stores.run import Run
 
 __all__ = ["ROUTES"]

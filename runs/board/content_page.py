@@ -15,8 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from runs.board.security import sandboxed
 from runs.board.visits import Visit, page
 from runs.errors import RunNotFoundError
-from runs.stores.content import Content
-from runs.stores.media import Medium
+from runs.stores.content import Content, Medium
 from runs.stores.run import Run
 
 __all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "file_response", "kind_of", "medium_at"]

@@ -16,8 +16,7 @@ from runs.board.rendering import content_url, short_text
 from runs.board.visits import Visit, page
 from runs.errors import StoreError
 from runs.query.texts import is_number
-from runs.stores.content import Content
-from runs.stores.media import Medium
+from runs.stores.content import Content, Medium
 from runs.stores.run import Run
 
 __all__ = ["ROUTES", "series_of_media"]

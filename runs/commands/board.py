@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve the board until Ctrl-C or SIGTERM."""
-    from runs.sweeps.study.extras import needing_extra
+    from runs.errors import needing_extra
 
     with needing_extra("board", "the board"):
         import plotly  # noqa: F401  # whose script is served

@@ -12,7 +12,7 @@ from runs.commands.terminal.text import print_json, print_text
 from runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
 
 if TYPE_CHECKING:
-    from runs.stores.removing import Discarded
+    from runs.stores.changes import Discarded
     from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]

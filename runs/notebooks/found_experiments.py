@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
     from observers.record.points.points import Series
-    from runs.stores.removing import Removed
+    from runs.stores.changes import Removed
     from runs.stores.store import Store
 
 __all__ = ["PAGE", "Experiment", "Page", "QuerySet"]

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from runs.query.filters import Condition, Filter
-from runs.query.question import Question
-from runs.stores.adding import Copied, StagedRun, staging_folder
-from runs.stores.removing import Discarded, Removed
+from runs.query.filters import Condition, Filter, Question
+from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
 from runs.stores.run import Run, RunStore
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
-    from runs.stores.artifact_versions import StoredArtifact
+    from runs.stores.content import StoredArtifact
 
 __all__ = ["Backend"]
 

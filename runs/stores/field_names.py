@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from runs.errors import FilterError
-from runs.query.filters import names_in
+from runs.query.filters import Question, names_in
 from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
-from runs.query.question import Question
 from runs.stores.backend import Backend
 from runs.stores.run import Run
 

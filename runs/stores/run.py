@@ -15,8 +15,7 @@ from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at, mappings_in
 from runs.query.names import full_name, is_own
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
-from runs.stores.content import Content
-from runs.stores.media import Medium
+from runs.stores.content import Content, Medium
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from observers.errors import ArtifactError
 from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
-from runs.query.filters import names_in, parse_filter
+from runs.query.filters import Question, names_in, parse_filter
 from runs.query.names import COMMON_FIELDS
-from runs.query.question import Question
-from runs.stores.adding import Copied, StagedRun
 from runs.stores.backend import Backend
+from runs.stores.changes import Copied, Discarded, Removed, StagedRun
 from runs.stores.field_names import FieldNames, require_searchable
 from runs.stores.notes import check_tags, with_reproduction, with_tags, with_text
-from runs.stores.removing import Discarded, Removed
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     import pandas
 
     from observers.record.points.points import Series
-    from runs.stores.artifact_versions import StoredArtifact
+    from runs.stores.content import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Store"]
 

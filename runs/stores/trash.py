@@ -7,7 +7,7 @@ from typing import Any
 
 from runs.errors import RunNotFoundError, StoreError
 from runs.stores.backend import Backend
-from runs.stores.removing import GRACE_S, Discarded, Removed
+from runs.stores.changes import GRACE_S, Discarded, Removed
 from runs.stores.run import Run
 
 __all__ = ["Trash"]

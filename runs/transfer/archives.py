@@ -28,7 +28,7 @@ from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
 from runs.drawing.output_file import check_output, is_stream, writing
 from runs.errors import ArchiveError, RunsError, StoreError
-from runs.stores.adding import Copied
+from runs.stores.changes import Copied
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store

@@ -7,7 +7,7 @@ copying it twice makes one copy.
 from __future__ import annotations
 
 from runs.errors import StoreError
-from runs.stores.adding import Copied
+from runs.stores.changes import Copied
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.unloading import unload

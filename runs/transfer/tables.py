@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from runs.drawing.output_file import writing
-from runs.errors import MissingExtraError, StoreAwayError, StoreError
+from runs.errors import StoreAwayError, StoreError, needing_extra
 from runs.query.texts import cell_text
 from runs.stores.rows import read_rows
 from runs.stores.run import Run
@@ -112,14 +112,9 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
         MissingExtraError: If the package for it is missing.
         StoreError: If the file cannot be written.
     """
-    try:
+    with needing_extra("parquet", "parquet"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtraError(
-            "parquet needs the package 'pyarrow', which is not installed; "
-            "install it with: pip install 'sacristan[parquet]'"
-        ) from error
     import pandas
 
     frame = pandas.DataFrame(list(rows), columns=list(columns))

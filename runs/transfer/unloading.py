@@ -45,7 +45,7 @@ from observers.record.schema import (
 )
 from runs.errors import DamagedError, StoreError
 from runs.query.flattening import list_of, mapping_of
-from runs.stores.adding import StagedRun
+from runs.stores.changes import StagedRun
 from runs.stores.content import Content
 from runs.stores.folders.adding import RELATIONS
 from runs.stores.run import HELD, Run

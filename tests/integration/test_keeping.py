@@ -31,8 +31,8 @@ from observers.record.stored_files import keep
 from runs import Words
 from runs.__main__ import main
 from runs.errors import RunNotFoundError, StoreError
+from runs.stores.changes import Removed
 from runs.stores.opening import open_store
-from runs.stores.removing import Removed
 from runs.transfer.syncing import sync
 from tests.processes import PIPE, Process
 from tests.recording import observer_of

@@ -10,8 +10,7 @@ from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.query.texts import count_text, list_text, size_text
 
 if TYPE_CHECKING:
-    from runs.stores.adding import Copied
-    from runs.stores.removing import Removed
+    from runs.stores.changes import Copied, Removed
 
 __all__ = ["print_copied", "print_left_out", "print_problems", "print_removed", "print_written"]
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
 from observers.record.schema import RUN
-from runs.query.filters import Filter, names_in
+from runs.query.filters import Filter, Question, names_in
 from runs.query.flattening import mapping_of
 from runs.query.index import questions, scanning
 from runs.query.index.batch import Batch
@@ -36,7 +36,6 @@ from runs.query.index.file import IndexFile, clear, transaction
 from runs.query.index.filter_sql import origin_of
 from runs.query.index.folders import read_json
 from runs.query.index.values import TEXT
-from runs.query.question import Question
 from runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]

@@ -6,12 +6,11 @@ import os
 import sqlite3
 from typing import Any
 
-from runs.query.filters import Filter, Words, leaves
+from runs.query.filters import Filter, Question, Words, leaves
 from runs.query.index.fields import OF_CONFIG, OF_SUMMARY
 from runs.query.index.filter_sql import filter_sql, key_of, names_below, origin_of, split_name, table_of
 from runs.query.index.values import BIG, BOOL, HUGE, NAN, NUMBER, TEXT, decode
 from runs.query.names import full_name
-from runs.query.question import Question
 
 __all__ = ["count", "entries", "fields", "find", "has_field", "origins_in"]
 

@@ -11,7 +11,7 @@ from observers.record.numbered_folder import make_numbered_folder
 from observers.record.schema import RUN
 from observers.record.stored_files import is_as_named
 from runs.query.index.folders import read_json
-from runs.stores.adding import StagedRun
+from runs.stores.changes import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]
 

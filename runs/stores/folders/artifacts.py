@@ -9,8 +9,7 @@ from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactFile, ArtifactVersion
 from observers.errors import ArtifactError
 from runs.errors import StoreError
-from runs.stores.artifact_versions import StoredArtifact
-from runs.stores.content import Content
+from runs.stores.content import Content, StoredArtifact
 
 __all__ = ["versions_in_folder"]
 

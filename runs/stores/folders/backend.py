@@ -16,23 +16,21 @@ from observers.record.atomic_file import replacing
 from observers.record.locking import claimed
 from observers.record.schema import NOTES, RUN
 from runs.errors import StoreError
-from runs.query.filters import Filter
+from runs.query.filters import Filter, Question
 from runs.query.index.folders import has_record, require_folder
 from runs.query.index.index import Index
 from runs.query.index.values import NOT_HELD
 from runs.query.names import full_name, is_searchable
-from runs.query.question import Question
-from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.backend import Backend
+from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
 from runs.stores.folders.adding import move_in
 from runs.stores.folders.leftovers import INCOMING
 from runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
 from runs.stores.folders.run import FolderRun
-from runs.stores.removing import Discarded, Removed
 from runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
-    from runs.stores.artifact_versions import StoredArtifact
+    from runs.stores.content import StoredArtifact
 
 __all__ = ["FolderBackend"]
 

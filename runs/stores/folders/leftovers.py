@@ -15,7 +15,7 @@ from observers.record.identity import is_alive, read_lease
 from observers.record.locking import is_locked
 from observers.record.numbered_folder import as_number
 from runs.query.index.folders import run_folders
-from runs.stores.removing import Removed
+from runs.stores.changes import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "UNFINISHED", "delete", "is_older", "sweep_folders", "sweep_unfinished"]
 

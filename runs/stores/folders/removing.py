@@ -19,8 +19,8 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.folders import SPOOLED, run_folders
+from runs.stores.changes import Removed
 from runs.stores.folders.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
-from runs.stores.removing import Removed
 
 __all__ = ["TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 

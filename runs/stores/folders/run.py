@@ -41,8 +41,7 @@ from runs.query.index.fields import summary_of
 from runs.query.index.folders import has_record
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
-from runs.stores.content import Content, missing_content
-from runs.stores.media import Medium
+from runs.stores.content import Content, Medium, missing_content
 from runs.stores.run import Run, RunStore
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from observers.record.schema import (
 )
 from runs.errors import StoreError
 from runs.query.index.folders import read_json
-from runs.stores.adding import StagedRun
+from runs.stores.changes import StagedRun
 from runs.stores.mongo.database import MongoDatabase
 from runs.stores.mongo.removing import Remover
 from runs.stores.run import COPYING

@@ -7,8 +7,7 @@ from typing import Any
 
 from observers.mongo.documents import restore
 from runs.query.flattening import mappings_in
-from runs.stores.artifact_versions import StoredArtifact
-from runs.stores.content import Content
+from runs.stores.content import Content, StoredArtifact
 from runs.stores.mongo.database import Document, MongoDatabase
 from runs.stores.mongo.documents import plain
 

@@ -16,15 +16,14 @@ import bson
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.errors import StoreError
-from runs.query.filters import Condition, Filter, in_order, matches
+from runs.query.filters import Condition, Filter, Question, in_order, matches
 from runs.query.flattening import mapping_of, mappings_in
 from runs.query.index.fields import flatten
 from runs.query.names import LEFT_OUT, STATISTICS, id_of
-from runs.query.question import Question
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, duration_s
-from runs.stores.adding import Copied, StagedRun
 from runs.stores.backend import Backend
+from runs.stores.changes import Copied, Discarded, Removed, StagedRun
 from runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo.computed import ComputedConditions
 from runs.stores.mongo.database import BATCH, Document, MongoDatabase
@@ -33,12 +32,11 @@ from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, q
 from runs.stores.mongo.prefetching import prefetch_from, series_from
 from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo.run import MongoRun
-from runs.stores.removing import Discarded, Removed
 from runs.stores.run import COPYING, Run
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
-    from runs.stores.artifact_versions import StoredArtifact
+    from runs.stores.content import StoredArtifact
 
 __all__ = ["MongoBackend"]
 

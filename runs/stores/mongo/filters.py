@@ -12,9 +12,8 @@ import pymongo
 
 from observers.mongo.documents import stored_key
 from observers.record.storable import is_large
-from runs.query.filters import Condition, Filter, Not, OneOf, Words
+from runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
 from runs.query.names import TIMES
-from runs.query.question import Question
 
 __all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 

@@ -19,8 +19,8 @@ from observers.mongo.layout import may_name_files
 from observers.record.json_text import parse_json
 from runs.errors import StoreError
 from runs.query.flattening import mapping_of
+from runs.stores.changes import Removed
 from runs.stores.mongo.database import MongoDatabase
-from runs.stores.removing import Removed
 from runs.stores.run import REMOVING
 
 __all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
+from runs.errors import SweepError, needing_extra
 from runs.sweeps.agents.supervising import supervise
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Status
 from runs.work.sharing import divided_threads

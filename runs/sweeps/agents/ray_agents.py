@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from runs.errors import SweepError
+from runs.errors import SweepError, needing_extra
 from runs.sweeps.agents.agent_process import ROOT, StartedAgent
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.home import FolderHome
 from runs.sweeps.study.place import Place
 

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
+from runs.errors import SweepError, needing_extra
 from runs.sweeps.agents.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
 from runs.sweeps.agents.display import display
 from runs.sweeps.agents.trials import Means
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Status, Watcher, say
 

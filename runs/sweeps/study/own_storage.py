@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from runs.errors import RunsError, SweepError
+from runs.errors import RunsError, SweepError, needing_extra
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.extras import needing_extra
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runs.errors import needing_extra
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.samplers import without_experimental_warnings
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from runs.errors import needing_extra
 from runs.sweeps.spec.fields import identity
 from runs.sweeps.spec.laws import Choice, Constant, Reals
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.points import choices, grid_point, listed, position_of
 
 if TYPE_CHECKING:

@@ -15,11 +15,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import SweepError
+from runs.errors import SweepError, needing_extra
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.objectives import violations
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import shared_storage
 from runs.sweeps.study.points import suggest

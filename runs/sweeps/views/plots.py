@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import make_folder, replacing
-from runs.errors import PlotError
+from runs.errors import PlotError, needing_extra
 from runs.query.texts import count_text
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.samplers import without_experimental_warnings
 from runs.sweeps.views.readable import Readable, make_readable, most_important, thinned
 

@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from runs.errors import SweepError
+from runs.errors import SweepError, needing_extra
 from runs.stores.mongo.backend import MongoBackend
 from runs.stores.store import Store
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import own_storage
 from runs.sweeps.study.place import Place

@@ -10,11 +10,11 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from observers.mongo.destination import Destination
-from runs.errors import SweepError
+from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study import extras, mongo_storage
+from runs.sweeps.study import mongo_storage
 from runs.sweeps.study.journals import _FileJournal
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
@@ -231,7 +231,7 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
         try:
             raise ImportError("no module", name="optuna")
         except ImportError as error:
-            raise extras.MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
+            raise MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
         yield
 
     monkeypatch.setattr("runs.sweeps.study.study.needing_extra", lacking)

@@ -9,7 +9,7 @@ import pytest
 import runs
 from runs import errors
 
-NAMES = [name for name in errors.__all__ if name != "RunsError"]
+NAMES = [name for name in errors.__all__ if name.endswith("Error") and name != "RunsError"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""Runs on their way into a store: staged in a folder, and then added in one step."""
+"""Changes of a store: runs that are staged and then added in one step, and results of adding and removing runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from runs.errors import StoreError
 from runs.stores.run import Run
 
-__all__ = ["Copied", "StagedRun", "staging_folder"]
+__all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "staging_folder"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,3 +74,45 @@ def staging_folder(home: Path | None = None) -> Iterator[Path]:
         if home is not None:
             with contextlib.suppress(OSError):
                 home.rmdir()
+
+
+# A starting run may be about to name a content touched so recently.
+GRACE_S = 3600.0
+
+
+@dataclasses.dataclass
+class Removed:
+    """Result of removing runs and reclaiming files.
+
+    Attributes:
+        runs: Ids of the removed runs.
+        num_contents: Number of reclaimed files: contents, and half-written files of killed processes.
+        num_bytes: Their size.
+        num_young: Number of unused contents that stay because they were touched within the last hour.
+        unreadable: Ids of runs with an unreadable record, which may name any content, so that none is reclaimed.
+    """
+
+    runs: list[str] = dataclasses.field(default_factory=list)
+    num_contents: int = 0
+    num_bytes: int = 0
+    num_young: int = 0
+    unreadable: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Discarded:
+    """A run in the trash.
+
+    Attributes:
+        id: The id that it had in the store.
+        uid: Its uid; None for a run of stock Sacred.
+        name: The experiment's name.
+        status: Its status at the end.
+        at: When it was discarded, in UTC.
+    """
+
+    id: str
+    uid: str | None
+    name: str
+    status: str
+    at: datetime
