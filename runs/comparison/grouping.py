@@ -10,12 +10,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import ComparisonError, StoreError
 from runs.query.flattening import dotted
+from runs.query.texts import suggestion
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, plain_config, show
@@ -123,7 +123,7 @@ def group_runs(
 def _check_fields(runs: Sequence[Run], option: str, names: Sequence[str]) -> None:
     for name in names:
         if runs and all(run.get(name) is None for run in runs):
-            raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
+            raise ComparisonError(f"{option} {name}: no run has it; {_hint(name, runs)}")
 
 
 def _label(values: Mapping[str, Any]) -> str:
@@ -241,5 +241,4 @@ def _order(key: tuple) -> tuple:
 
 def _hint(name: str, runs: Sequence[Run]) -> str:
     names = list(dotted(runs[0].config))
-    near = difflib.get_close_matches(name.removeprefix("config."), names, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(names)[:12]) or 'none'}"
+    return suggestion(name.removeprefix("config."), names, f"there are: {', '.join(sorted(names)[:12]) or 'none'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ __all__ = [
     "is_number",
     "list_text",
     "size_text",
+    "suggestion",
     "time_text",
     "utc",
     "value_text",
@@ -167,3 +169,16 @@ def list_text(names: Iterable[object], most: int = _LISTED) -> str:
     """
     texts = list(dict.fromkeys(map(str, names)))
     return ", ".join(texts[:most]) + (f", and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a question for the known name that a misspelt one most likely stands for.
+
+    Args:
+        name: The name as the user wrote it; case does not matter.
+        known: The names that exist.
+        otherwise: The text to return if no known name is near.
+    """
+    by_lower = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return f"did you mean {by_lower[near[0]]}?" if near else otherwise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from runs.errors import RunsError, StoreError
+from runs.query.texts import suggestion
 
 if TYPE_CHECKING:
     from runs.stores.store import Store
@@ -87,16 +87,15 @@ class Parser(argparse.ArgumentParser):
             parser: Parser = getattr(arguments, "parser", self)
             options = [option for action in parser._actions for option in action.option_strings]
             name = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(name, options, 1) if name.startswith("-") else []
-            parser.error(f"got {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ', which no argument takes'}")
+            hint = suggestion(name, options if name.startswith("-") else (), "")
+            parser.error(f"got {unknown[0]!r}{f'; {hint}' if hint else ', which no argument takes'}")
         return arguments
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Reject invalid choices, and name the nearest one; argparse lists all of them."""
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), choices, 1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(choices)}"
+            hint = suggestion(str(value), choices, f"expected one of {', '.join(choices)}")
             raise argparse.ArgumentError(action, f"got {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
@@ -325,27 +324,26 @@ def output_of(arguments: argparse.Namespace) -> Path | None:
 # ---------------------------------------------------------------------- for a shell
 
 
-def _complete(action: argparse.Action, completer: Callable[..., list[str]]) -> None:
+def _complete(action: argparse.Action, words_in: Callable[[Store, argparse.Namespace], list[str]]) -> None:
+    """Complete an argument with words in the store; an unreadable store has none."""
+
+    def completer(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+        from runs.stores.opening import open_store
+
+        try:
+            with open_store(where_of(parsed_args)) as store:
+                return words_in(store, parsed_args)
+        except RunsError:
+            return []
+
     action.completer = completer  # type: ignore[attr-defined]  # where argcomplete looks for it
 
 
-def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+def _metric_names(store: Store, parsed_args: argparse.Namespace) -> list[str]:
     """Return the metrics of the run before it."""
-    from runs.stores.opening import open_store
-
-    try:
-        with open_store(where_of(parsed_args)) as store:
-            return store.get(parsed_args.run).metrics
-    except RunsError:
-        return []
+    return store.get(parsed_args.run).metrics
 
 
-def _run_ids(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+def _run_ids(store: Store, parsed_args: argparse.Namespace) -> list[str]:
     """Return the ids of the newest runs."""
-    from runs.stores.opening import open_store
-
-    try:
-        with open_store(where_of(parsed_args)) as store:
-            return ["latest", *(run.id for run in store.find(limit=200, columns=()))]
-    except RunsError:
-        return []
+    return ["latest", *(run.id for run in store.find(limit=200, columns=()))]

@@ -6,7 +6,6 @@ whole mapping by a table of readers.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from runs.errors import SweepError
+from runs.query.texts import suggestion
 
 __all__ = [
     "Reader",
@@ -26,7 +26,6 @@ __all__ = [
     "items",
     "listing",
     "mapping",
-    "nearest",
     "number",
     "plain",
     "read_fields",
@@ -74,8 +73,7 @@ def check_keys(where: str, document: Mapping[str, Any], known: Collection[str], 
     """
     for key in document:
         if key not in known:
-            near = nearest(key, known)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+            hint = suggestion(key, known, f"there are: {', '.join(known)}")
             raise SweepError(f"{_path(where, key)}: is no key of {owner}; {hint}")
 
 
@@ -157,9 +155,8 @@ def choice(*choices: str) -> Reader:
 
     def read(where: str, value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
-            near = nearest(value, choices) if isinstance(value, str) else None
-            hint = f"; did you mean {near}?" if near else ""
-            raise SweepError(f"{where}: got {shown(value)}, expected {listing(choices)}{hint}")
+            hint = suggestion(str(value), choices, "")
+            raise SweepError(f"{where}: got {shown(value)}, expected {listing(choices)}{hint and f'; {hint}'}")
         return value
 
     return read
@@ -243,17 +240,6 @@ def identity(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelt name most likely stands for; None if no known name is near.
-
-    Args:
-        name: The name as the user wrote it; case does not matter.
-        known: The names that exist, in lower case.
-    """
-    matches = difflib.get_close_matches(name.lower(), list(known), 1)
-    return matches[0] if matches else None
 
 
 def shown(value: Any) -> str:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.fields import Reader, anything, identity, items, listing, nearest, number, read_fields, shown
+from runs.query.texts import suggestion
+from runs.sweeps.spec.fields import Reader, anything, identity, items, listing, number, read_fields, shown
 
 __all__ = ["DISTRIBUTIONS", "LAW_KEYS", "QUANTILES", "Choice", "Constant", "Integers", "Law", "Reals", "read_law"]
 
@@ -253,8 +254,7 @@ def _distribution(where: str, document: Mapping[str, Any]) -> str:
         return _implied(where, document)
     if name in _KEYS:
         return str(name)
-    near = nearest(str(name), DISTRIBUTIONS)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(DISTRIBUTIONS)}"
+    hint = suggestion(str(name), DISTRIBUTIONS, f"there are: {', '.join(DISTRIBUTIONS)}")
     raise SweepError(f"{where}.distribution: got {shown(name)}, which is unknown; {hint}")
 
 

@@ -18,10 +18,8 @@ from runs.sweeps.spec.fields import (
     integer,
     listing,
     mapping,
-    nearest,
     number,
     read_fields,
-    shown,
 )
 
 __all__ = ["METHODS", "STOPPING", "Stopping", "bands", "read_method", "read_stopping"]
@@ -113,10 +111,7 @@ def read_method(where: str, value: Any) -> tuple[str, dict[str, Any]]:
         raise SweepError(
             f"{where}: got 'custom', wandb's for schedulers of others; name the search itself, such as tpe"
         )
-    if name not in METHODS:
-        near = nearest(str(name), METHODS)
-        hint = f"; did you mean {near}?" if near else ""
-        raise SweepError(f"{where}: got {shown(name)}, expected {listing(METHODS)}{hint}")
+    name = choice(*METHODS)(where, name)
     fields = read_fields(where, document, {"name": anything, **METHODS[name]}, f"the method {name}")
     return fields.pop("name"), fields
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.fields import check_keys, identity, listing, mapping, nearest, shown
+from runs.query.texts import suggestion
+from runs.sweeps.spec.fields import check_keys, identity, listing, mapping, shown
 from runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Law, read_law
 
 __all__ = ["Parameter", "read_parameters"]
@@ -114,8 +115,7 @@ def _check_condition(
 ) -> None:
     """Reject conditions on unknown parameters, on values that a parameter never has, and circles."""
     if parent not in parameters:
-        near = nearest(parent, parameters)
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(parameters)}"
+        hint = suggestion(parent, parameters, f"there are: {', '.join(parameters)}")
         raise SweepError(f"{where}: is no parameter of the sweep; {hint}")
     if name in _ancestors(parent, parameters):
         raise SweepError(f"{where}: {name} depends on itself; remove one of the conditions")
