@@ -56,26 +56,28 @@ def cause_notes(
         differences: Differences of the environment that only the new run showed.
     """
     loud = list_text(entry.name for entry in (*plan.environment.loud, *differences))
-    if plan.restored is not None:
-        if sources:
-            yield f"the new run was not made of the recorded sources alone: {list_text(sources)} differ"
-        elif verdict.verdict == DIVERGED and not loud:
-            yield _unrecorded(plan.record)
-    elif verdict.verdict != IDENTICAL:
-        if sources and loud:
-            yield (
-                f"code ({list_text(sources)}) and environment ({loud}) both differ; to tell them apart, run the "
-                "recorded sources in today's environment, without --in-place"
-            )
-        elif sources:
-            yield f"the environment is the same: the difference comes from the code ({list_text(sources)})"
-        elif loud:
-            yield f"the sources are the same: the difference comes from the environment ({loud})"
-        else:
-            libraries = (
-                "libraries on PYTHONPATH or installed in editable form are not in the record, and may have changed; "
-            )
-            yield f"{libraries if plan.record.libraries is None else ''}{_unrecorded(plan.record)}"
+    if plan.restored is None:
+        if verdict.verdict != IDENTICAL:
+            yield _cause_in_place(plan.record, list_text(sources), loud)
+    elif sources:
+        yield f"the new run was not made of the recorded sources alone: {list_text(sources)} differ"
+    elif verdict.verdict == DIVERGED and not loud:
+        yield _unrecorded(plan.record)
+
+
+def _cause_in_place(record: Record, code: str, environment: str) -> str:
+    """Return what makes a run of today's sources another one, where `code` and `environment` name what differs."""
+    if code and environment:
+        return (
+            f"code ({code}) and environment ({environment}) both differ; to tell them apart, run the recorded sources "
+            "in today's environment, without --in-place"
+        )
+    if code:
+        return f"the environment is the same: the difference comes from the code ({code})"
+    if environment:
+        return f"the sources are the same: the difference comes from the environment ({environment})"
+    libraries = "libraries on PYTHONPATH or installed in editable form are not in the record, and may have changed; "
+    return f"{libraries if record.libraries is None else ''}{_unrecorded(record)}"
 
 
 def _unrecorded(record: Record) -> str:

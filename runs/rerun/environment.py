@@ -229,13 +229,14 @@ def requirements(record: Record) -> str:
 def _package_differences(record: Record, packages: Mapping[str, str]) -> list[Differing]:
     if not record.packages:
         return []
-    before = {_plain_name(name): (name, version) for name, version in record.packages.items()}
-    after = {_plain_name(name): (name, version) for name, version in packages.items()}
-    differences = []
-    for key in sorted({*before, *after} if record.has_all_packages else before):
-        was, now = (entries[key][1] if key in entries else None for entries in (before, after))
-        if was != now and key != _LAB:
-            differences.append(Differing("package", (before.get(key) or after[key])[0], was, now, is_loud=True))
+    names = {_plain_name(name): name for name in (*packages, *record.packages)}
+    before, after = ({_plain_name(name): one[name] for name in one} for one in (record.packages, packages))
+    keys = names.keys() if record.has_all_packages else before.keys()
+    differences = [
+        Differing("package", names[key], before.get(key), after.get(key), is_loud=True)
+        for key in sorted(keys - {_LAB})
+        if before.get(key) != after.get(key)
+    ]
     if not differences or not record.has_all_packages:
         return differences
     relevant = _importable(record)  # reads all sources, so only where a package differs

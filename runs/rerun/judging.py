@@ -18,7 +18,7 @@ import numpy as np
 
 from observers.record.json_text import parse_json
 from observers.record.points.points import Series
-from runs.errors import RunsError, StoreError
+from runs.errors import StoreError
 from runs.query.flattening import dotted, list_of, mappings_in
 from runs.query.texts import count_text, is_number, list_text
 from runs.rerun.verdict import (
@@ -36,24 +36,7 @@ from runs.rerun.verdict import (
 from runs.stores.content import Content
 from runs.stores.run import Run
 
-__all__ = ["cause_of", "check_tolerance", "judge"]
-
-
-def check_tolerance(run: Run, tolerance: Tolerance) -> None:
-    """Reject a tolerance of a metric that a run does not have.
-
-    Args:
-        run: The run to reproduce.
-        tolerance: The tolerance; `result` names the run's result.
-
-    Raises:
-        RunsError: If it names another metric.
-    """
-    known = [*run.metrics, RESULT]
-    for name in tolerance.by_metric:
-        if name not in known:
-            shown = ", ".join(name for name in known if not name.startswith("system/"))
-            raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
+__all__ = ["cause_of", "judge"]
 
 
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:

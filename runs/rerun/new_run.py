@@ -92,11 +92,16 @@ class NewRunPlace:
             if old.uid and not run["parent"]:
                 _adopt(self._plan.record_to / run.id / RUN, old.uid)
             # A run that its own observer recorded in the store is not copied there a second time.
-            for new in self._store.find():
-                is_stock = new.uid is None and new.name == old.name
-                if new.id not in self._before and (is_stock or (old.uid and new["parent"] == old.uid)):
-                    return new, []
-            return self._copy(staging.get(run.id))
+            delivered = next((new for new in self._store.find() if self._is_new_run(new)), None)
+            return self._copy(staging.get(run.id)) if delivered is None else (delivered, [])
+
+    def _is_new_run(self, run: Run) -> bool:
+        """Tell whether a run of the store may be the one that the process recorded into a database itself."""
+        if run.id in self._before:
+            return False
+        if run.uid is None and run.name == self._old.name:
+            return True
+        return self._old.uid is not None and run["parent"] == self._old.uid
 
     def _copy(self, run: Run) -> tuple[Run, list[str]]:
         if self._own is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -27,13 +28,11 @@ from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from runs.errors import DamagedError, LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
-from runs.rerun.judging import check_tolerance
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.record import RESUME_SETTING, Record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
 from runs.rerun.verdict import Tolerance
-from runs.stores.content import Content
 from runs.stores.run import HELD
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
@@ -100,7 +99,7 @@ def planned(
         RunsError: If the tolerance names a metric that the run lacks.
         StoreError: If the record cannot be read.
     """
-    check_tolerance(record.run, tolerance)
+    tolerance.check(record.run)
     _check_ended(record)
     check_passwords_alone(record, settings)
     own_store = (keep or Path(f"reproduce-{record.id}")).absolute() / "runs"
@@ -119,11 +118,9 @@ def _plan(
     script = _script_of_today(record) if restored is None else restored.script
     resource_notes, changed_resources = _compare_resources(record, restored)
     notes += [*(restored.notes if restored else ()), *resource_notes]
-    recording_folder = record.store.recording_folder
-    is_read_only = recording_folder is not None and not _is_writable(recording_folder)
+    target, is_read_only = _target(record, in_place=in_place)
     if is_read_only:
         notes.append(f"{record.store.where} cannot be written to: the new run goes into {own_store}")
-    target = recording_folder if not is_read_only and _records_where_told(record, in_place=in_place) else None
     record_to = target or folder / "record"
     record_to.mkdir(exist_ok=True)
     # Code beside the experiment in its repository is restored too, and may be imported from there.
@@ -135,14 +132,7 @@ def _plan(
         # The setting would resume any unfinished run there is; this one starts from the beginning.
         updates=[*settings, *([f"{RESUME_SETTING}={start!r}"] if record.starts_from else [])],
         options=[f"--file_storage={record_to}"] if target is None or record.is_of_lab else [],
-        environment={
-            **record.flags,
-            RECORD_TO_VARIABLE: str(record_to),
-            RESUME_VARIABLE: "",
-            PARENT_VARIABLE: record.run.uid or "",
-            EXPECT_DATA_VARIABLE: record.fingerprint or "",
-            EXPECT_RESOURCES_VARIABLE: json.dumps(changed_resources) if changed_resources else "",
-        },
+        environment=_variables(record, record_to, changed_resources),
         without=[*OBSERVERS, "--enforce_clean"],
         search=search,
     )
@@ -159,6 +149,24 @@ def _plan(
         is_read_only=is_read_only,
         notes=(*notes, *launch.notes),
     )
+
+
+def _variables(record: Record, record_to: Path, changed_resources: dict[str, str]) -> dict[str, str]:
+    return {
+        **record.flags,
+        RECORD_TO_VARIABLE: str(record_to),
+        RESUME_VARIABLE: "",
+        PARENT_VARIABLE: record.run.uid or "",
+        EXPECT_DATA_VARIABLE: record.fingerprint or "",
+        EXPECT_RESOURCES_VARIABLE: json.dumps(changed_resources) if changed_resources else "",
+    }
+
+
+def _target(record: Record, *, in_place: bool) -> tuple[Path | None, bool]:
+    """Return the store's folder if the process can record there, and whether it is known to be read-only."""
+    folder = record.store.recording_folder
+    is_read_only = folder is not None and not _is_writable(folder)
+    return folder if not is_read_only and _records_where_told(record, in_place=in_place) else None, is_read_only
 
 
 def _is_writable(folder: Path) -> bool:
@@ -277,4 +285,5 @@ def _places_of(name: str, record: Record, restored: Restored | None) -> list[Pat
 
 
 def _sha256_of(path: Path) -> str:
-    return Content(path.name, lambda: open_regular(path)).sha256()
+    with open_regular(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

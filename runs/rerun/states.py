@@ -99,19 +99,22 @@ def chosen_state(run: Run, path: Path | None = None) -> State:
         LaunchError: If there is no such state, or it is damaged.
     """
     states = states_of(run, check=True)
-    names = ", ".join(state.path.name for state in states if not state.fault) or "none"
-    if path is not None:
-        state = next((state for state in states if path in (state.path, Path(state.path.name))), None)
-        if state is None:
-            raise LaunchError(f"run {run.id} has no state {path}; good ones are: {names}")
-        if state.fault:
-            raise LaunchError(f"{state.path}: is damaged: {state.fault}; good ones are: {names}")
-        return state
     good = [state for state in states if not state.fault]
+    if path is not None:
+        return _named_state(run, path, states, ", ".join(state.path.name for state in good) or "none")
     if not good:
         faults = "; ".join(f"{state.path.name}: {state.fault}" for state in states)
         raise LaunchError(f"run {run.id} has no good state to start from{f' ({faults})' if faults else ''}")
     return good[0]
+
+
+def _named_state(run: Run, path: Path, states: list[State], good: str) -> State:
+    state = next((state for state in states if path in (state.path, Path(state.path.name))), None)
+    if state is None:
+        raise LaunchError(f"run {run.id} has no state {path}; good ones are: {good}")
+    if state.fault:
+        raise LaunchError(f"{state.path}: is damaged: {state.fault}; good ones are: {good}")
+    return state
 
 
 def kept_start(run: Run) -> Path | None:

@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from runs.errors import RunsError
+from runs.stores.run import Run
+
 __all__ = [
     "COLOURS",
     "CUT_OFF",
@@ -54,6 +57,21 @@ class Tolerance:
             metric: Its name, or `result`.
         """
         return self.by_metric.get(metric, self.rtol)
+
+    def check(self, run: Run) -> None:
+        """Reject a tolerance of a metric that a run does not have.
+
+        Args:
+            run: The run to reproduce.
+
+        Raises:
+            RunsError: If it names another metric.
+        """
+        known = [*run.metrics, RESULT]
+        for name in self.by_metric:
+            if name not in known:
+                shown = ", ".join(name for name in known if not name.startswith("system/"))
+                raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
 
     @property
     def text(self) -> str:

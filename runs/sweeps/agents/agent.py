@@ -239,9 +239,7 @@ class Agent(Source):
         last = outcomes[-1]
         uids = [outcome.uid for outcome in outcomes if outcome.uid]
         if last.state == "COMPLETE":
-            values = [statistics.fmean(column) for column in zip(*(each.values for each in outcomes), strict=True)]
-            measured = {name: statistics.fmean(each.measured[name] for each in outcomes) for name in last.measured}
-            self.study.finish(point.number, "COMPLETE", values, measured, runs=uids)
+            self.study.finish(point.number, "COMPLETE", *_means(outcomes), runs=uids)
         elif last.state == "PRUNED":
             reports = point.reports or (self.study.point(point.number) or point).reports
             values = [reports[max(reports)]] if reports else []
@@ -267,3 +265,10 @@ class Agent(Source):
     def _is_reached(self, ended: Point) -> bool:
         """Tell whether a point is as good as the spec asks for."""
         return ended.state == "COMPLETE" and self._spec.is_reached(ended.values)
+
+
+def _means(outcomes: Sequence[Outcome]) -> tuple[list[float], dict[str, float]]:
+    """Return the means of the objectives, and of the measured metrics by name."""
+    values = [statistics.fmean(column) for column in zip(*(each.values for each in outcomes), strict=True)]
+    measured = {name: statistics.fmean(each.measured[name] for each in outcomes) for name in outcomes[-1].measured}
+    return values, measured
