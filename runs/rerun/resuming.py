@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
+from observers.record.identity import (
+    EXPECT_DATA_VARIABLE,
+    PARENT_VARIABLE,
+    RECORD_TO_VARIABLE,
+    RESUME_VARIABLE,
+    START_VARIABLE,
+)
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError
 from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
@@ -19,7 +25,7 @@ from runs.rerun.record import Record, is_content_of
 from runs.rerun.states import chosen_state, start_setting, with_folder
 from runs.stores.run import HELD, Run
 
-__all__ = ["changed_sources", "fork_launch", "resume_launch"]
+__all__ = ["changed_sources", "fork_launch", "resume_launch", "start_launch"]
 
 
 def resume_launch(
@@ -52,6 +58,30 @@ def resume_launch(
     return recorded_launch(
         record, script=script, config=config, updates=settings, options=options, environment=environment
     )
+
+
+def start_launch(run: Run, settings: Sequence[str], options: Sequence[str], *, is_fetched: bool = False) -> Launch:
+    """Return how a queued run is started in its own record.
+
+    Args:
+        run: The run.
+        settings: URLs that were recorded without their passwords.
+        options: Options for its command line, behind the recorded ones.
+        is_fetched: Whether its folder was just copied from a database to this machine.
+
+    Raises:
+        LaunchError: If it cannot be started here.
+        StoreError: If its record cannot be read.
+    """
+    folder, environment = run.folder, {}
+    if folder is not None:
+        environment[START_VARIABLE] = str(folder.absolute())
+        if is_fetched or run.document.get("folder") != str(folder.absolute()):
+            environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
+    if is_fetched and folder is not None:
+        options = [f"--file_storage={folder.parent.absolute()}", *options]
+    config = (folder or Path()) / CONFIG
+    return recorded_launch(Record(run), config=config, updates=settings, options=options, environment=environment)
 
 
 def fork_launch(

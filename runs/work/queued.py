@@ -10,13 +10,15 @@ from runs.errors import LaunchError, RunsError
 from runs.query.texts import list_text
 from runs.query.times import time_of
 from runs.rerun.launching import Launch
+from runs.rerun.record import Record
+from runs.rerun.resuming import changed_sources, resume_launch, start_launch
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.work.claims import is_pending
-from runs.work.queue_entry import QueueEntries
-from runs.work.queued_task import QueuedTask, queued_launch
+from runs.work.queue_entry import QueueEntries, QueueEntry
+from runs.work.queued_task import QueuedTask
 from runs.work.worker import Source
 
 __all__ = ["Queue"]
@@ -137,10 +139,17 @@ class Queue(Source):
             return None
         if len(listed) > self._retries:
             raise LaunchError(f"it was taken {len(listed)} times, and cut off each time; --retries N allows for more")
-        attempt = len(listed) + 1
         launch = self._launch(original or run, is_begun)
-        if not claims.add(attempt):
+        if not claims.add(len(listed) + 1):
             return None
+        return self._claimed(run, original, entry, launch, len(listed) + 1)
+
+    def _claimed(
+        self, run: Run, original: Run | None, entry: QueueEntry, launch: Launch, attempt: int
+    ) -> QueuedTask | None:
+        """Return the task of a claimed run; None, and give the claim back, if it was started meanwhile."""
+        is_begun = run.status != "QUEUED"
+        claims = entry.claims(is_begun=is_begun)
         try:
             if _is_over(original or run, is_begun):
                 claims.release(attempt)
@@ -154,14 +163,23 @@ class Queue(Source):
         return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
 
     def _launch(self, run: Run, is_begun: bool, *, is_fetched: bool = False) -> Launch:
-        return queued_launch(
-            run,
-            self._settings,
-            self._options,
-            is_begun=is_begun,
-            any_sources=self._any_sources,
-            is_fetched=is_fetched,
-        )
+        """Return how a run is started, or resumed if it has begun before.
+
+        Raises:
+            LaunchError: If it cannot be started here and now.
+            StoreError: If its record cannot be read.
+        """
+        record = Record(run)
+        changed = [] if self._any_sources else changed_sources(record)
+        if changed:
+            raise LaunchError(
+                f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
+                "say --any-sources"
+            )
+        settings = [one for one in self._settings if one.partition("=")[0] in record.hidden_settings]
+        if is_begun:
+            return resume_launch(run, self._options, settings)
+        return start_launch(run, settings, self._options, is_fetched=is_fetched)
 
     def _fetched(self, run: Run) -> Run:
         """Return a run that only a database has, with a folder on this machine from now on."""

@@ -5,24 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from observers.record.identity import RECORD_TO_VARIABLE, START_VARIABLE
-from observers.record.schema import CONFIG
-from runs.errors import LaunchError, RunsError, StoreError
-from runs.query.texts import list_text
-from runs.rerun.launching import Launch, recorded_launch
+from runs.errors import RunsError, StoreError
+from runs.rerun.launching import Launch
 from runs.rerun.processes import end_text
-from runs.rerun.record import Record
-from runs.rerun.resuming import changed_sources, resume_launch
 from runs.stores.run import Run
 from runs.work.printed import Printed
 from runs.work.queue_entry import QueueEntry
 from runs.work.worker import End, Task
 
-__all__ = ["QueuedTask", "queued_launch"]
+__all__ = ["QueuedTask"]
 
 # The module that starts the processes of a run with several ranks.
 _LAUNCHER_OF_RANKS = "torch.distributed.run"
@@ -106,48 +100,3 @@ class QueuedTask(Task):
             self.ended(end)
         else:
             self.claims.release(self.attempt)
-
-
-def queued_launch(
-    run: Run,
-    settings: Sequence[str],
-    options: Sequence[str],
-    *,
-    is_begun: bool,
-    any_sources: bool = False,
-    is_fetched: bool = False,
-) -> Launch:
-    """Return how a queued run is started, or resumed if it has begun before.
-
-    Args:
-        run: The run.
-        settings: URLs with their passwords; those that its config was recorded without are set.
-        options: Options for its command line, behind the recorded ones.
-        is_begun: Whether it has begun before.
-        any_sources: Whether it may start although its sources have changed since it was recorded.
-        is_fetched: Whether its folder was just copied from a database to this machine.
-
-    Raises:
-        LaunchError: If it cannot be started here and now.
-        StoreError: If its record cannot be read.
-    """
-    record = Record(run)
-    changed = [] if any_sources else changed_sources(record)
-    if changed:
-        raise LaunchError(
-            f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
-            "say --any-sources"
-        )
-    hidden = record.hidden_settings
-    settings = [setting for setting in settings if setting.partition("=")[0] in hidden]
-    if is_begun:
-        return resume_launch(run, options, settings)
-    folder, environment = run.folder, {}
-    if folder is not None:
-        environment[START_VARIABLE] = str(folder.absolute())
-        if is_fetched or run.document.get("folder") != str(folder.absolute()):
-            environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
-    if is_fetched and folder is not None:
-        options = [f"--file_storage={folder.parent.absolute()}", *options]
-    config = (folder or Path()) / CONFIG
-    return recorded_launch(record, config=config, updates=settings, options=options, environment=environment)
