@@ -22,6 +22,7 @@ completed runs count; excluded runs are named. docs/comparing.md cites each meth
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
 _MODE_HELP = "better direction; auto: as the runs record it (auto)"
 _MAX_EXCLUDED = 20
+_STYLES = {"first": "green", "second": "green", "unclear": "", "too few": "yellow"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,23 +75,27 @@ def _print(comparison: Comparison) -> None:
     print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
     if comparison.pairs:
         print()
-        styles = {"first": "green", "second": "green", "unclear": "", "too few": "yellow"}
-        rows = []
-        for pair, row in zip(comparison.pairs, pair_rows(comparison), strict=True):
-            rows.append([Cell(row[0]), Cell(row[1], styles[pair.verdict]), *map(Cell, row[2:])])
+        rows = [
+            [Cell(row[0]), Cell(row[1], _STYLES[pair.verdict]), *map(Cell, row[2:])]
+            for pair, row in zip(comparison.pairs, pair_rows(comparison), strict=True)
+        ]
         print_table(_columns(PAIR_HEAD, kept=2), rows)
     for note in notes(comparison):
         print_text(note)
-    if comparison.excluded:
+    entries = comparison.excluded
+    excluded = [f"excluded: run {entry.run.id} ({entry.group}) {entry.reason}" for entry in entries[:_MAX_EXCLUDED]]
+    if len(entries) > _MAX_EXCLUDED:
+        excluded.append(f"excluded: {len(entries) - _MAX_EXCLUDED} more; --json names them")
+    _print_lines(excluded)
+    _print_lines([f"caution: {caution}" for caution in comparison.cautions], "yellow")
+
+
+def _print_lines(lines: list[str], style: str = "") -> None:
+    """Print lines, if there are some, below an empty one."""
+    if lines:
         print()
-        for entry in comparison.excluded[:_MAX_EXCLUDED]:
-            print_text(f"excluded: run {entry.run.id} ({entry.group}) {entry.reason}")
-        if len(comparison.excluded) > _MAX_EXCLUDED:
-            print(f"excluded: {len(comparison.excluded) - _MAX_EXCLUDED} more; --json names them")
-    if comparison.cautions:
-        print()
-    for caution in comparison.cautions:
-        print_text(f"caution: {caution}", "yellow")
+    for line in lines:
+        print_text(line, style)
 
 
 def _columns(head: tuple[str, ...], kept: int = 1) -> list[Column]:

@@ -40,22 +40,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the archive or the table."""
-    output = arguments.output
-    suffix = output.suffix.removeprefix(".").lower() if output else ""
-    format = arguments.format or (suffix if suffix in _FORMATS else "zip")
-    if output is None and format in ("zip", "parquet"):
-        raise RunsError(f"export: got no file, expected -o FILE.{format}")
-    if format == "zip" and (arguments.metrics is not None or arguments.columns):
-        raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
-    output_of(arguments)
+    format = _format_of(arguments)
+    output = output_of(arguments)
     with open_given(arguments) as store:
         columns = names_in(arguments.columns) if arguments.columns else None
         runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format != "zip", lists=False)
         if format == "zip":
-            _export_archive(runs, output)
+            _export_archive(runs, arguments.output)
         else:
             _export_table(runs, columns, arguments.metrics, format, output)
     return 0
+
+
+def _format_of(arguments: argparse.Namespace) -> str:
+    suffix = arguments.output.suffix.removeprefix(".").lower() if arguments.output else ""
+    format = arguments.format or (suffix if suffix in _FORMATS else "zip")
+    if arguments.output is None and format in ("zip", "parquet"):
+        raise RunsError(f"export: got no file, expected -o FILE.{format}")
+    if format == "zip" and (arguments.metrics is not None or arguments.columns):
+        raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
+    return format
 
 
 def _export_archive(runs: Sequence[Run], output: Path) -> None:

@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print a summary of all metrics, or the points of those that are named."""
-    count = _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
-    count = count if arguments.points is None else arguments.points
+    count = _count(arguments)
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         names = arguments.names or (run.metrics if arguments.csv else [])
@@ -53,6 +52,13 @@ def main(arguments: argparse.Namespace) -> int:
         else:
             _print(run, names, points, count)
     return 0
+
+
+def _count(arguments: argparse.Namespace) -> int:
+    """Return the maximum number of points to print; 0 for all."""
+    if arguments.points is not None:
+        return arguments.points
+    return _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
 
 
 def _print(run: Run, names: Sequence[str], points: Iterable[tuple[str, Series]], count: int) -> None:

@@ -29,13 +29,8 @@ def main(arguments: argparse.Namespace) -> int:
     found = []
     for result in deliveries(folder_of(arguments), arguments.url):
         found.append(result)
-        if arguments.json:
-            continue
-        if result.error is not None:
-            print_to_stderr(f"{result.folder}: failed: {result.error}")
-        else:
-            number = f" as run {result.run_id}" if result.run_id is not None else ""
-            print_text(f"{result.folder}: {result.outcome}{number} ({result.destination})")
+        if not arguments.json:
+            _print(result)
     num_bad = sum(result.is_bad for result in found)
     if arguments.json:
         print_json([_row(result) for result in found])
@@ -44,6 +39,14 @@ def main(arguments: argparse.Namespace) -> int:
     if num_bad:
         print_to_stderr(f"error: {num_bad} of {len(found)} runs could not be delivered")
     return 1 if num_bad else 0
+
+
+def _print(result: SyncResult) -> None:
+    if result.error is not None:
+        print_to_stderr(f"{result.folder}: failed: {result.error}")
+    else:
+        number = f" as run {result.run_id}" if result.run_id is not None else ""
+        print_text(f"{result.folder}: {result.outcome}{number} ({result.destination})")
 
 
 def _row(result: SyncResult) -> dict[str, Any]:

@@ -165,10 +165,9 @@ def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     branch = f" on {git['branch']}" if git.get("branch") else ""
     dirty = ", with changes that were not committed" if git.get("dirty") else ""
     yield "git", f"{git.get('url') or ''} {git['commit']}{branch}{dirty}".strip() if git.get("commit") else ""
-    machine, packages = (run.provenance.get(name) for name in ("machine", "packages"))
-    versions = [f"Python {machine['python']}"] if isinstance(machine, Mapping) and machine.get("python") else []
-    if isinstance(packages, Mapping):
-        versions += [f"{name} {packages[name]}" for name in _PACKAGES if name in packages]
+    machine, packages = (mapping_of(run.provenance.get(name)) for name in ("machine", "packages"))
+    versions = [f"Python {machine['python']}"] if machine.get("python") else []
+    versions += [f"{name} {packages[name]}" for name in _PACKAGES if name in packages]
     yield "versions", ", ".join(versions)
     yield "tags", ", ".join(run.tags)
     yield "note", run.note

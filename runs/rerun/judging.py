@@ -18,9 +18,9 @@ import numpy as np
 
 from observers.record.json_text import parse_json
 from observers.record.points.points import Series
-from runs.errors import StoreError
 from runs.query.flattening import dotted, list_of, mappings_in
 from runs.query.texts import count_text, is_number, list_text
+from runs.rerun.record import digest_of
 from runs.rerun.verdict import (
     CUT_OFF,
     DIVERGED,
@@ -287,7 +287,7 @@ def _artifact_reasons(before: Mapping[str, Content], after: Mapping[str, Content
         elif name not in before:
             yield f"artifact {name!r}: only the new run made it"
         else:
-            digests = [_sha256(artifacts[name]) for artifacts in (before, after)]
+            digests = [digest_of(artifacts[name]) for artifacts in (before, after)]
             if digests[0] != digests[1] or digests[0] is None:
                 recorded, now = (digest[:12] if digest else "gone" for digest in digests)
                 yield f"artifact {name!r} differs: recorded sha256 {recorded}, now {now}"
@@ -306,13 +306,6 @@ def _versions(run: Run) -> dict[str, list[str]]:
     for entry in mappings_in(run["artifacts_logged"]):
         versions.setdefault(str(entry.get("name")), []).append(str(entry.get("digest")))
     return versions
-
-
-def _sha256(content: Content) -> str | None:
-    try:
-        return content.sha256()
-    except (StoreError, OSError):
-        return None
 
 
 def _media_notes(old: Run, new: Run, *, is_cut_off: bool) -> list[str]:

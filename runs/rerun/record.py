@@ -23,7 +23,7 @@ from runs.stores.content import Content
 from runs.stores.run import Run
 from runs.stores.store import Store
 
-__all__ = ["RESUME_SETTING", "GitState", "Record", "is_content_of", "is_written_by"]
+__all__ = ["RESUME_SETTING", "GitState", "Record", "digest_of", "is_content_of", "is_written_by"]
 
 # The setting that names the state an experiment starts from.
 RESUME_SETTING = "checkpoint.resume"
@@ -296,6 +296,18 @@ def is_content_of(path: Path, content: Content) -> bool:
         return read_regular(path) == content.read()
     except (StoreError, OSError):
         return False
+
+
+def digest_of(content: Content) -> str | None:
+    """Return the SHA-256 of a recorded content; None if it cannot be read.
+
+    Args:
+        content: The content.
+    """
+    try:
+        return content.sha256()
+    except (StoreError, OSError):
+        return None
 
 
 def _count(value: Any) -> int:

@@ -138,17 +138,17 @@ def _write_sources(record: Record, base: Path, *, in_git: bool) -> Iterator[str]
     for name, content in record.sources.items():
         data = _checked(record, content)
         path = relative_path(name)
-        if in_git and path is not None:
-            target = base / path
-            replaced += _without_links_out(base, target)
-            restored = read_regular(target) if target.is_file() else None
-            if restored == data and _leads_into(base, target):
-                continue  # and a link stays one
-            if restored is None:
-                missing.append(name)
-            elif _lines(restored) != _lines(data):  # line ends are a setting of the repository
-                differing.append(name)
-        contents.append(content)
+        if not in_git or path is None:
+            contents.append(content)
+            continue
+        replaced += _without_links_out(base, base / path)
+        restored = read_regular(base / path) if (base / path).is_file() else None
+        if restored is None:
+            missing.append(name)
+        elif _lines(restored) != _lines(data):  # line ends are a setting of the repository
+            differing.append(name)
+        if restored != data or not _leads_into(base, base / path):  # else a link stays one
+            contents.append(content)
     refused = fetch(contents, base, overwrite=True).refused
     if refused:
         raise LaunchError(f"run {record.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")

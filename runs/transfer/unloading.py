@@ -216,27 +216,28 @@ class _Unloading:
             if path is None or not path.parts[0].startswith("checkpoints") or len(path.parts) < 2:
                 self.left_out.append(f"checkpoint {name!r}: no file of a run's folder may be called so")
                 continue
-            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with replacing(self.folder / path, durable=False) as target:
-                    content.write_to(target)
-            except StoreError as error:
-                self._leave_out(f"checkpoint {name!r}", error)
+            self._write_content(content, self.folder / path, f"checkpoint {name!r}")
 
     def _write_medium(self, content: Content) -> None:
         try:
             path = media_path(self.folder, content.name)
         except ValueError:
             self.left_out.append(f"media {content.name!r}: that is not the name of a content")
-            return
-        if path.exists():
-            return
-        path.parent.mkdir(exist_ok=True)
+        else:
+            self._write_content(content, path, "media")
+
+    def _write_content(self, content: Content, path: Path, name: str) -> bool:
+        """Write a content unless its file is there; return False if it is left out, as `name`."""
+        if path.is_file():
+            return True
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, durable=False) as target:
                 content.write_to(target)
         except StoreError as error:
-            self._leave_out("media", error)
+            self._leave_out(name, error)
+            return False
+        return True
 
     def _leave_out(self, name: str, error: Exception) -> None:
         """Report a file as missing; if it is damaged instead, raise a DamagedError."""
@@ -287,16 +288,11 @@ class _Unloading:
             if path is None or path.parts[0] in OWN_FILES | _LEFT | {MEDIA_FOLDER}:
                 self.left_out.append(f"artifact {name!r}: no file of a run's folder may be called so")
                 continue
-            target = self.folder / path
             try:
-                if not target.is_file():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    with replacing(target, durable=False) as stream:
-                        content.write_to(stream)
-            except (StoreError, OSError) as error:
+                if self._write_content(content, self.folder / path, f"artifact {name!r}"):
+                    found.append(name)
+            except OSError as error:
                 self._leave_out(f"artifact {name!r}", error)
-            else:
-                found.append(name)
         return found
 
     def _stored(self, kind: str) -> list[list[str]]:

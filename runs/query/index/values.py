@@ -100,10 +100,15 @@ def _canonical(value: Any) -> Any:
         return {key: _canonical(item) for key, item in value.items()}
     if isinstance(value, str):
         return storable_text(value)
-    if isinstance(value, float) and value.is_integer():
+    return _canonical_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _canonical_number(value: float) -> Any:
+    if isinstance(value, float):
+        if not value.is_integer():
+            return value
         value = int(value)
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return storable_integer(value) if is_integer and is_text_only(value) else value
+    return storable_integer(value) if is_text_only(value) else value
 
 
 def decode(kind: int, value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from observers.record.identity import RECORD_TO_VARIABLE
 from runs.errors import LaunchError, StoreError
+from runs.query.texts import is_number
 from runs.rerun.launching import Launch
 from runs.rerun.resuming import resume_launch
 from runs.stores.run import Run
@@ -119,7 +120,7 @@ def objective_value(run: Run, name: str) -> float | str:
     """
     if name == "result" or name.startswith("result."):
         value = run.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_number(value):
             return f"run {run.id} returned {value!r}, expected a number for the objective {name}"
     else:
         metric = base_metric(name)
