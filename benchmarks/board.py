@@ -133,10 +133,10 @@ def measure_board(browser, url, process, name, num_runs):
         report(what, [page.evaluate(DRAW, [address]) for _ in range(TIMES)])
     measure_in_browser("  the page with that curve", lambda: show("/runs/1?tab=curves", "[data-drawn]"))
     runs = "&".join(f"run={number}" for number in compared(num_runs))
-    one = f"/compare?{runs}&metric={COMPARED[0].replace('/', '%2F')}"
+    one = f"/runs?{runs}&column=id"
     fresh = open_page(browser)
     for when, where, times in (("the first time", fresh, 1), ("again", page, TIMES)):
-        for how, path in (("1 metric", one), ("2 metrics", f"/compare?{runs}")):
+        for how, path in (("without columns", one), ("with usual columns", f"/runs?{runs}")):
             what = f"  {len(compared(num_runs))} runs compared, {how}, {when}"
             measure_in_browser(what, lambda p=path, w=where: compare(w, url + p), times)
     fresh.close()

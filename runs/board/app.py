@@ -14,9 +14,11 @@ from starlette.routing import Route
 
 from runs.board import (
     artifacts_page,
+    changes,
     compare_page,
     content_page,
     media_page,
+    panels_page,
     points_page,
     run_page,
     runs_page,
@@ -31,7 +33,18 @@ from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
-_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, points_page, media_page, content_page)
+_PAGES = (
+    runs_page,
+    changes,
+    panels_page,
+    run_page,
+    compare_page,
+    sweep_page,
+    artifacts_page,
+    points_page,
+    media_page,
+    content_page,
+)
 
 
 def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:

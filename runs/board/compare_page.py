@@ -1,23 +1,20 @@
-"""The page that compares runs: curves, configs, sources, media and statistics side by side."""
+"""The page that compares runs: configs, sources, media and statistics side by side."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
-from runs.board.answers import look_again_s, numbers_response
+from runs.board.colours import colours_of
 from runs.board.side_by_side import changed_sources, side_by_side
-from runs.board.views import TABS, CompareView
+from runs.board.views import TABS, CompareView, RunsView
 from runs.board.visits import Visit, page
 from runs.comparison.comparing import compare
-from runs.comparison.panels import make_panels
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
-from runs.drawing.curve import Curve
-from runs.errors import FilterError, PlotError, RunsError, StoreAwayError, StoreError
+from runs.errors import FilterError, RunsError, StoreAwayError, StoreError
 from runs.query.flattening import shallowest
 from runs.query.texts import is_number
 from runs.stores.run import Run
@@ -25,18 +22,16 @@ from runs.stores.settings import differing, fingerprint, plain_config, run_label
 
 __all__ = ["ROUTES", "chosen_runs"]
 
-# Runs that one page compares, columns of its tables, and metrics that it draws when none are named.
-_MAX_RUNS, _MAX_COLUMNS, _MAX_METRICS = 500, 40, 12
+# Runs that one page compares, and columns of its tables.
+_MAX_RUNS, _MAX_COLUMNS = 500, 40
 _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
 # Entries of a config that are compared.
 _MAX_COMPARED = 20_000
-# Points that one answer holds, over all of its curves, and those of one curve.
-_MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
 _COLUMNS = ("status", "start_time", "uid")
 # Tabs that name every run.
 _LABELLED = ("sources", "media")
 # Fields of all runs that a tab reads.
-_READ_BY = {"curves": ("metrics",), "config": ("config",), "statistics": ("status", "config", "summary")}
+_READ_BY = {"config": ("config",), "statistics": ("status", "config", "summary")}
 
 
 def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
@@ -60,6 +55,8 @@ def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
 
 def _compare(visit: Visit) -> Response:
     """Answer with the page of a view."""
+    if visit.asked("tab") == "curves":  # where they were before the workspace
+        return RedirectResponse(RunsView.of(visit.request.query_params).url(group=visit.asked("by")))
     view = CompareView.of(visit.request.query_params)
     problem, runs = "", list[Run]()
     values: dict[str, Any] = {}
@@ -74,72 +71,9 @@ def _compare(visit: Visit) -> Response:
     labels = run_labels(runs) if runs and view.tab in _LABELLED else {}
     status = 400 if problem and not runs else 200
     common = {"view": view, "tabs": TABS, "runs": runs, "labels": labels, "problem": problem}
+    common["colours"] = colours_of(runs)
+    common["workspace"] = RunsView(run=view.run, where=view.where).url()
     return visit.render("compare.html", status, **common, **values)
-
-
-# ---------------------------------------------------------------------- curves
-
-
-def _curves(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
-    counts: dict[str, int] = {}
-    for run in runs:
-        for name in run.metrics:
-            counts[name] = counts.get(name, 0) + 1
-    order = sorted(counts, key=_rank)
-    shown = [name for name in order if not name.startswith("system/")][:_MAX_METRICS] or order[:_MAX_METRICS]
-    drawn = [name for name in view.metric if name in counts] or shown
-    return {
-        "metrics": [(name, counts[name]) for name in order[:2_000]],
-        "panels": [
-            (name, view.url("/compare/panel", metric=(name,), tab=TABS[0], zoom="")) for name in drawn[:_MAX_RUNS]
-        ],
-        "drawn": set(drawn),
-    }
-
-
-def _rank(name: str) -> tuple[bool, bool, bool, str]:
-    """Return what metrics are sorted by: losses and validations first, those of the machine last."""
-    return name.startswith("system/"), "loss" not in name, not name.startswith("val/"), name
-
-
-def _panel(visit: Visit) -> Response:
-    """Answer with the curves of one metric, in a range of the axis."""
-    started = time.perf_counter()
-    view = CompareView.of(visit.request.query_params)
-    runs = chosen_runs(visit, view)
-    if not view.metric:
-        raise PlotError("got no metric to draw")
-    num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_POINTS // max(1, len(runs))))
-    between = (_bound(visit, "from"), _bound(visit, "to"))
-    [panel] = make_panels(runs, view.metric[:1], view.plot(num_points, between))
-    return numbers_response(
-        {
-            "metric": panel.metric,
-            "x": view.x,
-            "x_label": panel.x_label,
-            "notes": list(panel.notes),
-            "curves": [_document(curve) for curve in panel.curves],
-            "living": any(run.is_living for run in runs[:_MAX_COLUMNS]),
-            "look_again_s": look_again_s(started),
-        }
-    )
-
-
-def _bound(visit: Visit, name: str) -> float | None:
-    try:
-        bound = float(visit.asked(name)[:40])
-    except ValueError:
-        return None
-    return bound if math.isfinite(bound) else None
-
-
-def _document(curve: Curve) -> dict[str, Any]:
-    parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
-    return {
-        "key": curve.key,
-        "label": curve.label,
-        **{name: values for name, values in parts.items() if values is not None},
-    }
 
 
 # ---------------------------------------------------------------------- configs
@@ -257,11 +191,10 @@ def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[st
 
 
 _TAB_VALUES: dict[str, Callable[[Visit, CompareView, Sequence[Run]], dict[str, Any]]] = {
-    "curves": _curves,
     "config": _config,
     "sources": _sources,
     "media": _media,
     "statistics": _statistics,
 }
 
-ROUTES = [page("/compare", _compare), page("/compare/panel", _panel)]
+ROUTES = [page("/compare", _compare)]

@@ -14,23 +14,19 @@ import numpy as np
 from starlette.responses import Response, StreamingResponse
 
 from runs.board.answers import json_response, look_again_s
-from runs.board.compare_page import chosen_runs
-from runs.board.views import CompareView
 from runs.board.visits import Visit, page
 from runs.comparison.curves import smoothed
-from runs.comparison.panels import make_panels
 from runs.errors import PlotError
 from runs.query.decimation import pixels
 from runs.query.texts import cell_text, is_number
 from runs.stores.run import Run
 
-__all__ = ["ROUTES"]
+__all__ = ["MAX_POINTS", "ROUTES", "Table", "between", "check_number", "file_response"]
 
 # Points that one request reads, and rows of a piece of the answer.
-_MAX_POINTS = 2_000_000
+MAX_POINTS = 2_000_000
 _PIECE = 10_000
 _MIN_PIXELS, _USUAL_PIXELS, _MAX_PIXELS = 16, 500, 8_000
-_X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
 
 
 # ---------------------------------------------------------------------- what a plot draws
@@ -73,8 +69,13 @@ def _plain(values: np.ndarray) -> list[float | None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Table:
-    """Rows of a file: a label, and a number of each column; None for a column of empty cells."""
+class Table:
+    """Rows of a CSV file.
+
+    Attributes:
+        label: The first cell of each row.
+        columns: (n,) numbers for each further column; None for empty cells.
+    """
 
     label: str
     columns: Sequence[np.ndarray | None]
@@ -84,42 +85,27 @@ def _points(visit: Visit) -> Response:
     """Answer with the points of a metric of one run, between two steps or times, as they were logged."""
     run = visit.store.get(visit.asked("run"))
     name = visit.asked("metric")
-    _check_number([run], name)
+    check_number([run], name)
     series = run.metric(name)
-    shown = _between(visit, series.times if visit.asked("axis") == "times" else series.steps)
-    table = _Table(name, [series.steps[shown], series.times[shown], series.values[shown]])
-    return _file(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
+    shown = between(visit, series.times if visit.asked("axis") == "times" else series.steps)
+    table = Table(name, [series.steps[shown], series.times[shown], series.values[shown]])
+    return file_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
 
 
-def _panel_points(visit: Visit) -> Response:
-    """Answer with the points of all curves of a panel of the page that compares runs."""
-    view = CompareView.of(visit.request.query_params)
-    runs = chosen_runs(visit, view)
-    if not view.metric:
-        raise PlotError("got no metric to save")
-    _check_number(runs, view.metric[0])
-    [panel] = make_panels(runs, view.metric[:1], view.plot(_MAX_POINTS))
-    optional = [
-        (title, name)
-        for title, name in (("low", "low"), ("high", "high"), ("as_logged", "raw"))
-        if any(getattr(curve, name) is not None for curve in panel.curves)
-    ]
-    tables = []
-    for curve in panel.curves:
-        shown = _between(visit, curve.x)
-        x = curve.x.astype(np.int64) if view.x == "step" else curve.x
-        columns = [x, curve.y, *(getattr(curve, name) for _, name in optional)]
-        tables.append(_Table(curve.label, [None if column is None else column[shown] for column in columns]))
-    head = ["curve", _X_COLUMNS.get(view.x, view.x), "value", *(title for title, _ in optional)]
-    return _file(panel.metric, head, tables)
+def check_number(runs: Sequence[Run], metric: str) -> None:
+    """Reject a request for more points than one may read.
 
+    Args:
+        runs: The runs that are read.
+        metric: Their metric.
 
-def _check_number(runs: Sequence[Run], metric: str) -> None:
-    """Reject a request for more points than one may read."""
+    Raises:
+        PlotError: If they have more than `MAX_POINTS`.
+    """
     num = sum(_num_points(run, metric) for run in runs)
-    if num > _MAX_POINTS:
+    if num > MAX_POINTS:
         raise PlotError(
-            f"got {num:,} points of {metric}, expected {_MAX_POINTS:,} at most in one file; "
+            f"got {num:,} points of {metric}, expected {MAX_POINTS:,} at most in one file; "
             "choose fewer runs, or write: python -m runs metrics RUN NAME --csv"
         )
 
@@ -131,7 +117,16 @@ def _num_points(run: Run, metric: str) -> int:
     return len(run.metric(metric)) if metric in run.metrics else 0
 
 
-def _between(visit: Visit, positions: np.ndarray) -> np.ndarray:
+def between(visit: Visit, positions: np.ndarray) -> np.ndarray:
+    """Tell which positions are in the range that a URL asks for.
+
+    Args:
+        visit: The visit.
+        positions: (n,) steps or seconds.
+
+    Returns:
+        (n,) booleans.
+    """
     low, high = visit.bound("from"), visit.bound("to")
     shown = np.ones(len(positions), bool)
     if low is not None:
@@ -141,13 +136,20 @@ def _between(visit: Visit, positions: np.ndarray) -> np.ndarray:
     return shown
 
 
-def _file(name: str, head: Sequence[str], tables: Sequence[_Table]) -> Response:
+def file_response(name: str, head: Sequence[str], tables: Sequence[Table]) -> Response:
+    """Return tables as one CSV file.
+
+    Args:
+        name: Name of the file, without its ending.
+        head: Names of the columns; the first one is that of the labels.
+        tables: The tables.
+    """
     file = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:100]
     headers = {"content-disposition": f'attachment; filename="{file}.csv"'}
     return StreamingResponse(_pieces(head, tables), media_type="text/csv; charset=utf-8", headers=headers)
 
 
-def _pieces(head: Sequence[str], tables: Sequence[_Table]) -> Iterator[str]:
+def _pieces(head: Sequence[str], tables: Sequence[Table]) -> Iterator[str]:
     yield _text([head])
     for table in tables:
         num = max((len(column) for column in table.columns if column is not None), default=0)
@@ -165,4 +167,4 @@ def _text(rows: Sequence[Sequence[object]]) -> str:
     return text.getvalue()
 
 
-ROUTES = [page("/series", _series), page("/points", _points), page("/compare/points", _panel_points)]
+ROUTES = [page("/series", _series), page("/points", _points)]

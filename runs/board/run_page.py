@@ -14,6 +14,7 @@ from starlette.responses import Response
 from runs.board.ansi import to_html
 from runs.board.answers import json_response, look_again_s, version_of, watched
 from runs.board.checkpoint_scores import checkpoint_scores
+from runs.board.colours import colour_of
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import render, run_url, short_text
 from runs.board.visits import Visit, page
@@ -53,6 +54,7 @@ def _run(visit: Visit) -> Response:
     head = {
         "status": _tried(problems, lambda: run.status, "UNREADABLE"),
         "tags": _tried(problems, lambda: run.tags, []),
+        "colour": colour_of(_tried([], lambda: run.uid, None) or run.id),
         "followed": run_url(run.id, "head") if tab in _STILL else "",
     }
     common = {"board": visit.board, "path": visit.request.url.path, "run": run, "tab": tab, "tabs": TABS}

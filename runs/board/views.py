@@ -1,132 +1,96 @@
-"""State of the pages that list and compare runs, as their URLs encode it."""
+"""State of the pages that show runs together and compare them, as their URLs encode it."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
-from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
 from observers.record.directions import DIRECTIONS
+from runs.board.url_view import UrlView
 from runs.comparison.curves import BANDS
 from runs.comparison.panels import View
 from runs.drawing.curve import X_AXES
 from runs.errors import FilterError
-from runs.query.filters import AllOf, Filter, Words, condition, parse_words
+from runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
 from runs.query.names import full_name, short_name
+from runs.stores.settings import show
 from runs.stores.store import NEWEST_FIRST
 
-__all__ = ["TABS", "CompareView", "RunsView"]
+__all__ = ["ALL", "LAYOUTS", "TABS", "CompareView", "RunsView"]
 
-TABS = ("curves", "config", "sources", "media", "statistics")
+TABS = ("config", "sources", "media", "statistics")
+LAYOUTS = ("both", "table", "charts")
+# Hides every run that `eye` does not name.
+ALL = "*"
 # Limits of what a URL may ask for.
 _MAX_COLUMNS, _MAX_CONDITIONS, _MAX_PAGE = 60, 30, 100_000
 _CONDITION = re.compile(r"[=<>~]|\s(not\s+)?in\s*[\[(]", re.I)
 
 
 @dataclasses.dataclass(frozen=True)
-class _UrlView:
-    """State of a page: each field is a parameter of its URL. A tuple repeats the parameter, a default omits it."""
-
-    PATH: ClassVar[str]
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
-
-    @classmethod
-    def of(cls, query: QueryParams) -> Self:
-        """Return the state that a URL encodes; invalid values are ignored.
-
-        Args:
-            query: The parameters of the URL.
-        """
-        values: dict[str, Any] = {}
-        for field in dataclasses.fields(cls):
-            texts = [text for text in query.getlist(field.name) if text.strip()]
-            if texts and texts[-1] in cls.CHOICES.get(field.name, texts):
-                values[field.name] = _value(texts, field.default)
-        return cls(**{name: value for name, value in values.items() if value is not None})
-
-    def pairs(self, *without: str) -> list[tuple[str, str]]:
-        """Return the parameters of the URL.
-
-        Args:
-            without: Names of parameters to leave out.
-        """
-        pairs: list[tuple[str, str]] = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value == field.default or field.name in without:
-                continue
-            values = value if isinstance(value, tuple) else (value,)
-            pairs += [(field.name, _text(one)) for one in values]
-        return pairs
-
-    def url(self, path: str = "", **changes: Any) -> str:
-        """Return the URL of this state, or of a changed one.
-
-        Args:
-            path: Another page that takes the same parameters.
-            changes: Fields with their new values.
-        """
-        pairs = dataclasses.replace(self, **changes).pairs()
-        return (path or self.PATH) + (f"?{urlencode(pairs)}" if pairs else "")
-
-
-def _text(value: Any) -> str:
-    return "1" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _value(texts: list[str], default: Any) -> Any:
-    """Return a field from the texts of a URL, of the type of its default; None for an invalid one."""
-    if isinstance(default, tuple):
-        return tuple(dict.fromkeys(texts))
-    text = texts[-1]
-    if isinstance(default, bool):
-        return text == "1"
-    if isinstance(default, int | float):
-        try:
-            return type(default)(text[:20])
-        except ValueError:
-            return None
-    return text
-
-
-@dataclasses.dataclass(frozen=True)
-class RunsView(_UrlView):
-    """State of the page of runs: the runs, their order and columns.
+class RunsView(UrlView):
+    """State of the workspace: the runs, their order and columns, and how their curves are drawn.
 
     Attributes:
+        run: Ids or uids of the runs to show; empty for all runs.
         where: Conditions, as `runs ls --where` takes them.
         words: Words that texts of the runs contain.
-        group: A field; runs with equal values are shown as one row. Empty for single runs.
+        group: Fields with commas between; runs with equal values are shown as one row and one mean. Empty for single
+            runs.
+        over: Fields that vary within a group, with commas between; see `runs.comparison.grouping`.
         sort: A field, with a `-` before it for descending order.
         column: Columns, by the short names of fields; empty for the usual ones.
         page: Number of the page, from 1.
+        layout: One of `LAYOUTS`.
+        hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
+        eye: Runs or groups whose curves are shown although all others are hidden.
+        x: The horizontal axis; see `runs.drawing.curve.curve_of`.
+        smoothing: Weight of earlier points, from 0 to below 1.
+        log_x, log_y: Logarithmic axes.
+        band: The band around the mean of a group; see `runs.comparison.curves.mean_curve`.
+        zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
     """
 
+    run: tuple[str, ...] = ()
     where: tuple[str, ...] = ()
     words: str = ""
     group: str = ""
+    over: str = ""
     sort: str = NEWEST_FIRST
     column: tuple[str, ...] = ()
     page: int = 1
+    layout: str = LAYOUTS[0]
+    hide: tuple[str, ...] = ()
+    eye: tuple[str, ...] = ()
+    x: str = "step"
+    smoothing: float = 0.0
+    log_x: bool = False
+    log_y: bool = False
+    band: str = BANDS[0]
+    zoom: str = ""
 
     PATH: ClassVar[str] = "/runs"
     SIZE: ClassVar[int] = 50
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS, "x": X_AXES, "band": BANDS}
 
     @classmethod
     def of(cls, query: QueryParams) -> Self:
-        """See `_UrlView.of`; all names are short ones."""
+        """See `UrlView.of`; all names are short ones."""
         view = super().of(query)
         return dataclasses.replace(
             view,
             where=view.where[:_MAX_CONDITIONS],
             words=" ".join(view.words.split()),
-            group=view.group.strip(),
+            group=",".join(_names(view.group)),
+            over=",".join(_names(view.over)),
             column=tuple(dict.fromkeys(map(_short, view.column)))[:_MAX_COLUMNS],
             page=view.page if 0 < view.page <= _MAX_PAGE else 1,
+            smoothing=view.smoothing if 0 <= view.smoothing < 1 else 0.0,
         )
 
     def adding(self, text: str) -> Self:
@@ -149,13 +113,15 @@ class RunsView(_UrlView):
         Raises:
             FilterError: If a condition is invalid.
         """
-        words: list[Filter] = [Words(self.words)] if self.words else []
-        return AllOf((*map(parse_words, self.where), *words))
+        parts: list[Filter] = [*map(parse_words, self.where), *([Words(self.words)] if self.words else [])]
+        if self.run:
+            parts.append(OneOf(tuple(condition(name, "in", list(self.run)) for name in ("id", "uid"))))
+        return AllOf(tuple(parts))
 
     @property
     def is_filtered(self) -> bool:
-        """True if conditions or words choose the runs."""
-        return bool(self.where or self.words)
+        """True if names, conditions or words choose the runs."""
+        return bool(self.run or self.where or self.words)
 
     @functools.cached_property
     def sort_name(self) -> str:
@@ -193,82 +159,43 @@ class RunsView(_UrlView):
             return ""
         return "descending" if self.sort.startswith("-") else "ascending"
 
-    def of_group(self, label: str, value: Any) -> str:
-        """Return the URL of the runs of one group.
-
-        Args:
-            label: The condition that the group is shown as.
-            value: The value that its runs share.
-
-        Returns:
-            The URL; empty if the condition, which may be shortened, means other runs.
-        """
-        try:
-            is_exact = parse_words(label) == condition(self.group, "==", value)
-        except FilterError:
-            return ""
-        return self.url(where=(*self.where, label), group="", page=1) if is_exact else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class CompareView(_UrlView):
-    """State of the page that compares runs.
-
-    Attributes:
-        run: Ids or uids; without any, `where` chooses the runs.
-        where: Conditions, as `runs ls --where` takes them.
-        tab: One of `TABS`.
-        metric: Metrics whose curves are drawn; empty for the first ones.
-        x: The horizontal axis; see `runs.drawing.curve.curve_of`.
-        smoothing: Weight of earlier points, from 0 to below 1.
-        log_x, log_y: Logarithmic axes.
-        by, over: Fields that define groups, and fields that vary within them, with commas between.
-        band: The band around the mean of a group; see `runs.comparison.curves.mean_curve`.
-        field: The field that groups are compared by.
-        mode: The better direction, `max` or `min`; empty for the recorded one.
-        first, second: The two runs whose sources are compared; empty for the first two.
-        file: The source that is compared.
-        everything: Whether to show equal entries of the config as well.
-        zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
-    """
-
-    run: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
-    tab: str = TABS[0]
-    metric: tuple[str, ...] = ()
-    x: str = "step"
-    smoothing: float = 0.0
-    log_x: bool = False
-    log_y: bool = False
-    by: str = ""
-    over: str = ""
-    band: str = BANDS[0]
-    field: str = ""
-    mode: str = ""
-    first: str = ""
-    second: str = ""
-    file: str = ""
-    everything: bool = False
-    zoom: str = ""
-
-    PATH: ClassVar[str] = "/compare"
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"tab": TABS, "x": X_AXES, "band": BANDS, "mode": DIRECTIONS}
-
-    @classmethod
-    def of(cls, query: QueryParams) -> Self:
-        """See `_UrlView.of`."""
-        view = super().of(query)
-        return view if 0 <= view.smoothing < 1 else dataclasses.replace(view, smoothing=0.0)
-
     @property
     def fields_by(self) -> tuple[str, ...]:
         """The fields that define groups."""
-        return _names(self.by)
+        return _names(self.group)
+
+    def of_group(self, values: Mapping[str, Any]) -> str:
+        """Return the URL of the runs of one group.
+
+        Args:
+            values: The values that its runs share, by field.
+
+        Returns:
+            The URL; empty if a condition, whose value may be shortened, would choose other runs.
+        """
+        texts = [f"{name}={show(value)}" for name, value in values.items()]
+        try:
+            exact = [condition(name, "==", value) for name, value in values.items()]
+            if list(map(parse_words, texts)) != exact:
+                return ""
+        except FilterError:
+            return ""
+        return self.url(where=(*self.where, *texts), group="", over="", hide=(), eye=(), page=1)
+
+    def shows(self, key: str) -> bool:
+        """Tell whether the curves of a run or group are shown.
+
+        Args:
+            key: The run's id, or the group's label.
+        """
+        return key in self.eye if ALL in self.hide else key not in self.hide
 
     @property
-    def fields_over(self) -> tuple[str, ...]:
-        """The fields that vary within a group."""
-        return _names(self.over)
+    def settings(self) -> str:
+        """What the form of the charts adds to the URL of a panel, as workspace.js writes it."""
+        names = ("x", "smoothing", "log_y", "band")
+        pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
+        return "".join(f"&{name}={value}" for name, value in pairs)
 
     def plot(self, num_points: int, between: tuple[float | None, float | None] = (None, None)) -> View:
         """Return how to draw the curves.
@@ -279,7 +206,7 @@ class CompareView(_UrlView):
         """
         return View(
             self.fields_by,
-            self.fields_over if self.by else (),
+            _names(self.over) if self.group else (),
             self.x,
             self.smoothing,
             self.band,
@@ -287,6 +214,48 @@ class CompareView(_UrlView):
             num_points=num_points,
             between=between,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class CompareView(UrlView):
+    """State of the page that compares runs.
+
+    Attributes:
+        run: Ids or uids; without any, `where` chooses the runs.
+        where: Conditions, as `runs ls --where` takes them.
+        tab: One of `TABS`.
+        by, over: Fields that define groups, and fields that vary within them, with commas between.
+        field: The field that groups are compared by.
+        mode: The better direction, `max` or `min`; empty for the recorded one.
+        first, second: The two runs whose sources are compared; empty for the first two.
+        file: The source that is compared.
+        everything: Whether to show equal entries of the config as well.
+    """
+
+    run: tuple[str, ...] = ()
+    where: tuple[str, ...] = ()
+    tab: str = TABS[0]
+    by: str = ""
+    over: str = ""
+    field: str = ""
+    mode: str = ""
+    first: str = ""
+    second: str = ""
+    file: str = ""
+    everything: bool = False
+
+    PATH: ClassVar[str] = "/compare"
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"tab": TABS, "mode": DIRECTIONS}
+
+    @property
+    def fields_by(self) -> tuple[str, ...]:
+        """The fields that define the groups."""
+        return _names(self.by)
+
+    @property
+    def fields_over(self) -> tuple[str, ...]:
+        """The fields that vary within a group."""
+        return _names(self.over)
 
 
 def _short(name: str) -> str:

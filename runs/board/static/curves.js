@@ -1,10 +1,10 @@
 // The curves of a run: drawn when they are visible, with as many points as there are pixels; a zoom loads more.
 import { announce, keepInAddress, rangeInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
-import { configOf, fetchFile, fetchJson, layoutOf, lineColour, onScheme, plotly, shareCursor } from "./plots.js";
+import { configOf, fetchFile, fetchJson, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
 import { sieve } from "./tables.js";
 
-const run = document.querySelector("[data-run]").dataset.run;
+const { run, colour: color } = document.querySelector("[data-run]").dataset;
 const charts = document.getElementById("charts");
 const axis = document.getElementById("x-axis");
 const smoothing = document.getElementById("smoothing");
@@ -62,7 +62,7 @@ class Chart {
   async draw() {
     const { steps, times, values, smoothed } = this.found;
     const x = axis.value === "times" ? times : steps;
-    const line = { color: lineColour(0), width: 1.6 };
+    const line = { color, width: 1.6 };
     const isFew = values.length < 3;
     const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
     const data = [{ ...common, name: this.metric, y: smoothed ?? values, line, hovertemplate: "%{y:.6g}<extra></extra>" }];

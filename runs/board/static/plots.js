@@ -98,23 +98,9 @@ export function configOf(name, csv = csvOf) {
   };
 }
 
-/** What plotly.js calls dashes, and SVG. */
-export const DASHES = { solid: "none", dash: "7 4", dot: "2 3", dashdot: "8 3 2 3" };
-// What the palette is mixed with, and how much of that, when it is used again.
-const SHADES = [["#000000", 0], ["#000000", 0.4], ["#ffffff", 0.45]];
-
 const channels = (color) => [1, 3, 5].map((at) => Number.parseInt(color.slice(at, at + 2), 16));
 
-/** Return colour and dash of the curve of that number: 24 colours, and 96 of both. */
-export function lineOf(index) {
-  const round = Math.floor(index / PALETTE.length);
-  const [other, share] = SHADES[round % SHADES.length];
-  const mixed = channels(lineColour(index)).map((one, at) => Math.round(one + share * (channels(other)[at] - one)));
-  const color = `#${mixed.map((one) => one.toString(16).padStart(2, "0")).join("")}`;
-  return { color, dash: Object.keys(DASHES)[round % 4] };
-}
-
-/** Return a colour of the palette that is seen through. */
+/** Return a colour, `#rrggbb`, that is seen through. */
 export function faded(color, opacity) {
   return `rgba(${channels(color).join(",")},${opacity})`;
 }

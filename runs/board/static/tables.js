@@ -4,8 +4,8 @@
 export function sieve(field) {
   const words = field.value.toLowerCase().split(/\s+/);
   const place = field.dataset.sieve ? document.getElementById(field.dataset.sieve) : field.parentElement.querySelector("table");
-  for (const row of place.querySelectorAll("tbody tr, section.chart")) {
-    const text = (row.dataset.metric ?? row.textContent).toLowerCase();
+  for (const row of place.querySelectorAll("tbody tr, section.chart, figure.panel")) {
+    const text = (row.dataset.metric ?? row.dataset.panel ?? row.textContent).toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
   }
   for (const fold of place.querySelectorAll("details")) fold.open ||= field.value !== "";

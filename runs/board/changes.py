@@ -1,0 +1,56 @@
+"""Changes of runs: tags, notes, and deletion."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from runs.board.answers import json_response, version_of
+from runs.board.visits import Visit, page
+from runs.errors import ChangedError, FilterError
+from runs.query.texts import count_text
+from runs.stores.run import Run
+
+__all__ = ["ROUTES"]
+
+_MAX_CHANGED = 1_000
+
+
+def _chosen(visit: Visit) -> list[Run]:
+    ids = visit.form.get("run", [])
+    if not ids or len(ids) > _MAX_CHANGED:
+        raise FilterError(f"got {len(ids)} runs, expected 1 to {_MAX_CHANGED}")
+    return [visit.store.get(id) for id in ids]
+
+
+def _discard(visit: Visit) -> Response:
+    removed = visit.store.discard(_chosen(visit))
+    return json_response({"done": f"{count_text(len(removed.runs), 'run')} moved into the trash"})
+
+
+def _tag(visit: Visit) -> Response:
+    """Add the tags of `add`, and remove those of `remove`."""
+    chosen = _chosen(visit)
+    for run in chosen:
+        visit.store.tag(run, visit.given("add").split(), visit.given("remove").split())
+    return json_response({"done": f"tags of {count_text(len(chosen), 'run')} changed"})
+
+
+def _note(visit: Visit) -> Response:
+    """Replace the notes of runs, each only if it still is the version that the writer has seen."""
+    text, seen = visit.given("note").replace("\r\n", "\n"), visit.given("version")
+    for run in _chosen(visit):
+        try:
+            if seen and seen != version_of(run.note):
+                raise ChangedError("the note has changed to the text below; combine both, and save")
+            visit.store.write_note(run, text, was=run.note if seen else None)
+        except ChangedError as error:
+            now = visit.store.get(run.id).note
+            return json_response({"error": str(error), "note": now, "version": version_of(now)}, 409)
+    return json_response({"done": "note written", "version": version_of(text)})
+
+
+ROUTES = [
+    page("/list/discard", _discard, "POST"),
+    page("/list/tag", _tag, "POST"),
+    page("/list/note", _note, "POST"),
+]

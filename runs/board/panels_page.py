@@ -1,0 +1,164 @@
+"""Panels of curves in the workspace, and their points as CSV."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from starlette.responses import Response
+
+from runs.board.answers import look_again_s, numbers_response
+from runs.board.colours import colour_of, colours_of
+from runs.board.points_page import MAX_POINTS, Table, between, check_number, file_response
+from runs.board.views import RunsView
+from runs.board.visits import Visit, page
+from runs.comparison.panels import make_panels
+from runs.drawing.curve import Curve, Panel
+from runs.errors import FilterError, PlotError
+from runs.stores.run import Run
+
+__all__ = ["MAX_DRAWN", "ROUTES", "Section", "first_panels", "panels_url", "sections_of"]
+
+# Runs behind the curves of a panel.
+MAX_DRAWN = 500
+# Points that one answer holds, over all of its curves, and those of one curve.
+_MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 60_000, 2_000, 100
+_MAX_METRICS = 1_000
+# Runs whose metrics a page offers, and runs that are asked whether they still log.
+_MAX_ASKED = 50
+_PANEL, _PRELOADED = "/workspace/panel", 2
+_X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
+
+Section = tuple[str, list[str]]
+
+
+def sections_of(runs: Sequence[Run]) -> list[Section]:
+    """Return the metrics of runs by the first part of their names, those of validation first and of the machine last.
+
+    Args:
+        runs: The runs; the first 50 are asked.
+    """
+    names = sorted({name for run in runs[:_MAX_ASKED] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
+    sections: dict[str, list[str]] = {}
+    for name in names:
+        sections.setdefault(_prefix(name), []).append(name)
+    return list(sections.items())
+
+
+def _prefix(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else ""
+
+
+def _rank(name: str) -> tuple[bool, bool, str, bool, str]:
+    """Return what metrics are sorted by: validations first, those of the machine last, losses first in each section."""
+    prefix = _prefix(name)
+    return prefix == "system", prefix not in ("val", "valid", "validation"), prefix, "loss" not in name, name
+
+
+def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
+    """Return the URL that all panels of a view share: without the panel, and without what the form of the charts sets.
+
+    Args:
+        view: The view.
+        runs: The runs on its page; none draw nothing.
+    """
+    if not runs:
+        return ""
+    if view.group:
+        return RunsView(view.run, view.where, view.words, view.group, view.over, view.sort).url(_PANEL)
+    return RunsView(run=tuple(run.id for run in runs)).url(_PANEL)
+
+
+def first_panels(view: RunsView, url: str, sections: Sequence[Section]) -> list[str]:
+    """Return the URLs that the script of the page asks for first.
+
+    Args:
+        view: The view.
+        url: The URL that they share.
+        sections: The metrics.
+    """
+    names = [name for _, names in sections for name in names][: 0 if view.zoom else _PRELOADED]
+    return [url + f"&panel={quote(name)}{view.settings}" for name in names]
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def _panel(visit: Visit) -> Response:
+    """Answer with the curves of one panel, in a range of the axis."""
+    started = time.perf_counter()
+    view = RunsView.of(visit.request.query_params)
+    runs = _drawn_runs(visit, view)
+    num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
+    panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")))
+    colours = colours_of(runs)
+    return numbers_response(
+        {
+            "metric": panel.metric,
+            "x": view.x,
+            "x_label": panel.x_label,
+            "notes": list(panel.notes),
+            "curves": [_document(curve, colours) for curve in panel.curves],
+            "living": any(run.is_living for run in runs[:_MAX_ASKED]),
+            "look_again_s": look_again_s(started),
+        }
+    )
+
+
+def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
+    """Return the runs of a view whose curves are drawn."""
+    if view.run and not (view.where or view.words):
+        if len(view.run) > MAX_DRAWN:
+            raise FilterError(f"got {len(view.run)} runs, expected {MAX_DRAWN} at most; choose fewer")
+        return [run.listed() for run in visit.store.get_all(view.run)]
+    return [run.listed() for run in visit.store.find(view.tree, view.sort, MAX_DRAWN)]
+
+
+def _made(
+    visit: Visit, view: RunsView, runs: Sequence[Run], num_points: int, bounds: tuple[float | None, float | None]
+) -> Panel:
+    metric = visit.asked("panel")
+    if not metric:
+        raise PlotError("got no metric to draw")
+    [panel] = make_panels(runs, [metric], view.plot(num_points, bounds))
+    return panel
+
+
+def _document(curve: Curve, colours: Mapping[str, str]) -> dict[str, Any]:
+    parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
+    return {
+        "key": curve.key,
+        "label": curve.label,
+        "color": colours.get(curve.key) or colour_of(curve.key),
+        **{name: values for name, values in parts.items() if values is not None},
+    }
+
+
+# ---------------------------------------------------------------------- all points as CSV
+
+
+def _points(visit: Visit) -> Response:
+    """Answer with all points of the curves of one panel."""
+    view = RunsView.of(visit.request.query_params)
+    runs = _drawn_runs(visit, view)
+    check_number(runs, visit.asked("panel"))
+    panel = _made(visit, view, runs, MAX_POINTS, (None, None))
+    optional = [
+        (title, name)
+        for title, name in (("low", "low"), ("high", "high"), ("as_logged", "raw"))
+        if any(getattr(curve, name) is not None for curve in panel.curves)
+    ]
+    tables = []
+    for curve in panel.curves:
+        shown = between(visit, curve.x)
+        x = curve.x.astype(np.int64) if view.x == "step" else curve.x
+        columns = [x, curve.y, *(getattr(curve, name) for _, name in optional)]
+        tables.append(Table(curve.label, [None if column is None else column[shown] for column in columns]))
+    head = ["curve", _X_COLUMNS.get(view.x, view.x), "value", *(title for title, _ in optional)]
+    return file_response(panel.metric, head, tables)
+
+
+ROUTES = [page(_PANEL, _panel), page("/workspace/points", _points)]

@@ -1,0 +1,79 @@
+// Going to another view of the workspace in place: the parts of the page that change are replaced, the charts stay.
+import { localise } from "./board.js";
+import { readEyes } from "./eyes.js";
+import { renewPanels } from "./panels.js";
+
+// What the scripts of the page keep in the address; a link may be older than that.
+const OWN = ["hide", "eye", "layout", "x", "smoothing", "log_x", "log_y", "band", "zoom"];
+const listeners = [];
+let numAsked = 0;
+
+/** Call a function when the page shows another view. */
+export function onView(listener) {
+  listeners.push(listener);
+}
+
+/** Show the view of an address; `add` changes the query of the present one. */
+export async function go(address, { isBack = false, focus = "" } = {}) {
+  const url = new URL(address, location.href);
+  if (!isBack) keepOwn(url);
+  const number = (numAsked += 1);
+  let answer;
+  try {
+    answer = await fetch(url, { headers: { accept: "text/html" } });
+    if (answer.status === 202 || !answer.headers.get("content-type")?.startsWith("text/html")) throw new Error();
+  } catch {
+    location.assign(url); // the browser says what is wrong
+    return;
+  }
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  if (number < numAsked) return;
+  const fresh = ["finding", "list", "panels"].map((id) => page.getElementById(id));
+  if (fresh.includes(null)) {
+    location.assign(url);
+    return;
+  }
+  localise(page);
+  const [finding, list, panels] = fresh;
+  if (!isBack) history.pushState(null, "", ownAddress(finding.querySelector("form").dataset.address));
+  readEyes();
+  document.getElementById("finding").replaceWith(finding);
+  document.getElementById("list").replaceWith(list);
+  for (const listener of listeners) listener();
+  if (focus) document.querySelector(focus)?.focus();
+  await renewPanels(panels);
+}
+
+/** Return an address of the server with what the scripts keep. */
+function ownAddress(address) {
+  const url = new URL(address, location.href);
+  keepOwn(url);
+  return url;
+}
+
+function keepOwn(url) {
+  const here = new URLSearchParams(location.search);
+  for (const name of OWN) {
+    url.searchParams.delete(name);
+    for (const value of here.getAll(name)) url.searchParams.append(name, value);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("#finding a[href], #list a[href]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
+  if (new URL(link.href).pathname !== "/runs") return;
+  event.preventDefault();
+  const head = link.closest("th[scope=col]") ? `th a[title="${CSS.escape(link.title)}"]` : "";
+  go(link.href, { focus: head || (link.dataset.key ? `[data-key="${CSS.escape(link.dataset.key)}"]` : "") });
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target.closest("#finding form");
+  if (!form) return;
+  event.preventDefault();
+  const pairs = [...new FormData(form)].filter(([, value]) => value.trim());
+  go(`/runs?${new URLSearchParams(pairs)}`, { focus: document.activeElement.id ? `#${document.activeElement.id}` : "" });
+});
+
+window.addEventListener("popstate", () => go(location.href, { isBack: true }));

@@ -1,0 +1,102 @@
+// The selection of runs, and what is done with it.
+import { announce, onKey, post } from "./board.js";
+import { go, onView } from "./navigation.js";
+
+const $ = (id) => document.getElementById(id);
+const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
+const selected = new Set();
+let last = null;
+
+/** Show which rows are selected, and what can be done with them. */
+export function showSelection() {
+  for (const box of boxes()) {
+    box.checked = selected.has(box.value);
+    box.closest("tr").ariaSelected = box.checked ? "true" : null;
+  }
+  const all = boxes();
+  if (!$("all")) return;
+  $("all").checked = all.length > 0 && all.every((box) => box.checked);
+  $("all").indeterminate = !$("all").checked && selected.size > 0;
+  $("actions").hidden = selected.size === 0;
+  const text = `${selected.size} ${selected.size === 1 ? "run" : "runs"}`;
+  $("num-selected").textContent = `${text} selected`;
+  for (const place of document.querySelectorAll("dialog .count")) place.textContent = text;
+}
+
+function select(box, on) {
+  if (on) selected.add(box.value);
+  else selected.delete(box.value);
+}
+
+/** Return the row of a run or group that has the focus. */
+export function focusedRow() {
+  return document.activeElement.closest("#runs tbody tr");
+}
+
+function move(step) {
+  const rows = [...document.querySelectorAll("#runs tbody tr")];
+  const row = rows[Math.min(Math.max(rows.indexOf(focusedRow()) + step, 0), rows.length - 1)];
+  (row?.querySelector("th a") ?? row?.querySelector("button.eye"))?.focus();
+}
+
+async function change(dialog, path, pairs) {
+  const runs = [...selected].map((id) => ["run", id]);
+  try {
+    announce((await post(path, [...runs, ...pairs])).done);
+    dialog.close();
+    return true;
+  } catch (error) {
+    dialog.querySelector(".problem").textContent = error.message;
+    return false;
+  }
+}
+
+const chosen = (path) => `${path}?${new URLSearchParams([...selected].map((id) => ["run", id]))}`;
+const ACTIONS = {
+  unselect: () => selected.clear(),
+  only: () => go(chosen("/runs")),
+  compare: () => location.assign(chosen("/compare")),
+  tag: () => $("tag-dialog").showModal(),
+  discard: () => $("discard-dialog").showModal(),
+};
+
+/** Make the page select and change runs; `look` shows what has changed. */
+export function startSelection(look) {
+  document.addEventListener("click", (event) => {
+    const action = event.target.closest("#actions button")?.id;
+    if (action) ACTIONS[action]();
+    const box = event.target.closest("#runs tbody input[type=checkbox]");
+    if (box) {
+      const all = boxes();
+      const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);
+      for (const one of event.shiftKey && from >= 0 ? all.slice(from, to + 1) : [box]) select(one, box.checked);
+      last = box;
+    }
+    if (action || box) showSelection();
+  });
+  document.addEventListener("change", ({ target }) => {
+    if (target.id !== "all") return;
+    for (const box of boxes()) select(box, target.checked);
+    showSelection();
+  });
+  $("discard-now")?.addEventListener("click", async () => {
+    if (!(await change($("discard-dialog"), "/list/discard", []))) return;
+    selected.clear();
+    await look();
+    showSelection();
+  });
+  $("tag-now")?.addEventListener("click", async () => {
+    const pairs = [["add", $("tags-add").value], ["remove", $("tags-remove").value]];
+    if (await change($("tag-dialog"), "/list/tag", pairs)) await look();
+  });
+  onView(showSelection);
+}
+
+onKey("j", "Next run", () => move(1));
+onKey("k", "Previous run", () => move(-1));
+onKey("x", "Select the run", () => {
+  const box = focusedRow()?.querySelector("input[type=checkbox]");
+  if (!box) return;
+  select(box, !selected.has(box.value));
+  showSelection();
+});

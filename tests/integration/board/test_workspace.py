@@ -1,0 +1,384 @@
+"""The workspace: runs with eyes beside their curves."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pymongo
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from observers.record.points.points import POINT
+from runs.board.colours import colour_of
+from runs.drawing.curve import Curve, thin
+from tests.integration.board.conftest import database_of
+
+
+def panel(client, metric, **query):
+    answer = client.get("/workspace/panel", params={"panel": metric, **query})
+    return answer.status_code, answer.json() if answer.status_code != 200 else unpacked(answer.content)
+
+
+def unpacked(body):
+    """Return a document with its arrays as lists; see `runs.board.answers`."""
+    end = 4 + int.from_bytes(body[:4], "little")
+    numbers = np.frombuffer(body, "<f8", offset=end)
+
+    def revived(found):
+        if found.keys() != {"numbers"}:
+            return found
+        first, count = found["numbers"]
+        return numbers[first : first + count].tolist()
+
+    return json.loads(body[4:end], object_hook=revived)
+
+
+def drawn(page):
+    """Wait until all panels are drawn."""
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.section[open] figure')].every((one) => one.dataset.ready)"
+    )
+
+
+def assert_accessible(page):
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+
+
+def test_curves_over_each_axis(client_of, store):
+    client = client_of(store)
+    for x, last in (("step", 39), ("time", None), ("wall", None)):
+        code, found = panel(client, "train/loss", run=["1", "2"], x=x)
+        assert code == 200
+        assert [len(curve["x"]) for curve in found["curves"]] == [40, 40]
+        assert [curve["label"].partition(":")[0] for curve in found["curves"]] == ["run 1", "run 2"]
+        if last:
+            assert found["curves"][0]["x"][-1] == last
+        elif x == "wall":
+            assert found["curves"][0]["x"][0] > 1.7e9
+    code, found = panel(client, "train/loss", run="1", x="epoch")
+    assert code == 409
+    assert "its record has no epochs" in found["error"]
+
+
+def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
+    client = client_of(store)
+    code, found = panel(client, "train/loss", where="status=COMPLETED", group="lr", band="range", smoothing=0.5)
+    assert code == 200
+    assert [curve["label"] for curve in found["curves"]] == ["lr=0.01 (n = 1)", "lr=0.1 (n = 2)"]
+    assert {"key", "label", "color", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
+    code, found = panel(client, "train/loss", run="1", **{"from": "10", "to": "12.5"})
+    assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
+
+
+def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
+    client = client_of(recorded)
+    query = {"where": "status=COMPLETED", "panel": "train/loss", "group": "lr", "x": "step", "from": "10", "to": "12.5"}
+    rows = list(csv.reader(client.get("/workspace/points", params=query).text.splitlines()))
+    assert rows[0] == ["curve", "step", "value", "low", "high"]
+    labels = ("lr=0.01 (n = 1)", "lr=0.1 (n = 2)")
+    assert [row[:2] for row in rows[1:]] == [[label, step] for label in labels for step in ("10", "11", "12")]
+    monkeypatch.setattr("runs.board.points_page.MAX_POINTS", 119)
+    answer = client.get("/workspace/points", params=query)
+    assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
+
+
+class Commands(pymongo.monitoring.CommandListener):
+    """Counts what a database is asked."""
+
+    def __init__(self):
+        self.names = []
+
+    def started(self, event):
+        self.names.append(event.command_name)
+
+    def succeeded(self, event):
+        pass
+
+    failed = succeeded
+
+
+@pytest.mark.parametrize("path", ["/compare", "/runs", "/workspace/panel"])
+def test_more_runs_are_compared_by_no_more_queries(client_of, recorded_database, monkeypatch, path):
+    commands = Commands()
+    real = pymongo.MongoClient
+    monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[commands], **kw))
+    client, asked = client_of(recorded_database), []
+    for runs in (["1", "2"], ["1", "2"], ["1", "2", "3", "4"]):
+        commands.names.clear()
+        assert client.get(path, params={"run": runs, "panel": "train/loss"}).status_code == 200
+        asked.append(list(commands.names))
+    assert asked[2] == asked[1]
+    assert len(asked[2]) < 10
+
+
+@pytest.fixture(scope="module", params=["folder", "database"])
+def long_store(request, tmp_path_factory):
+    """A run with a metric of 50,000 points, those of the database in a document and in chunks."""
+    folder = tmp_path_factory.mktemp("long") / "store"
+    (folder / "1").mkdir(parents=True)
+    points = np.zeros(50_000, POINT)
+    points["step"] = np.arange(50_000) * 3
+    points["value"] = np.random.default_rng(0).standard_normal(50_000).cumsum()
+    points["value"][[7, 40_000]] = np.nan
+    (folder / "1" / "metrics.bin").write_bytes(points.tobytes())
+    (folder / "1" / "metrics.names.jsonl").write_text('{"id": 0, "name": "long"}\n')
+    document = {"uid": "0" * 32, "status": "COMPLETED", "start_time": "2026-01-01T00:00:00", "format": "sacristan-1"}
+    (folder / "1" / "run.json").write_text(json.dumps(document))
+    if request.param == "folder":
+        yield str(folder), points
+        return
+    for where in database_of(folder, request.getfixturevalue("mongo_url")):
+        yield where, points
+
+
+def test_long_curve_is_drawn_as_all_of_its_points_would_draw_it(client_of, long_store):
+    where, points = long_store
+    client = client_of(where)
+    _, found = panel(client, "long", run="1")
+    whole = Curve("", points["step"].astype(float), points["value"])
+    expected = thin(whole, 2_000)
+    np.testing.assert_array_equal(found["curves"][0]["x"], expected.x)
+    np.testing.assert_array_equal(found["curves"][0]["y"], expected.y)
+    assert found["notes"] == ["gaps: 2 NaN or infinite"]
+    drawn = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800}).json()
+    assert [value is None for value in drawn["values"]].count(True) == 2
+    assert (drawn["count"], max(filter(None, drawn["values"]))) == (50_000, np.nanmax(points["value"]))
+
+
+def test_range_of_a_long_curve_is_shown_with_exactly_its_points(client_of, long_store):
+    where, points = long_store
+    client = client_of(where)
+    inside = {"from": "90000", "to": "90600"}
+    _, found = panel(client, "long", run="1", **inside)
+    part = points[29_999:30_202]
+    np.testing.assert_array_equal(found["curves"][0]["x"], part["step"])
+    np.testing.assert_array_equal(found["curves"][0]["y"], part["value"])
+    found = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800, **inside}).json()
+    assert found["steps"] == part["step"].tolist()
+    assert found["values"] == part["value"].tolist()
+
+
+DRAWN = """() => Object.fromEntries([...document.querySelectorAll(".section[open] figure.panel")].map((figure) => [
+    figure.dataset.panel,
+    figure.querySelector(".plot").data.filter(({ name }) => name).map(
+        ({ name, meta, line, visible }) => ({ name, meta, color: line.color, visible })),
+]))"""
+
+
+def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(recorded)}/compare?tab=curves&run=1&run=2&log_y=1&smoothing=0.3")
+    drawn(page)
+    assert "/runs?run=1&run=2&smoothing=0.3&log_y=1" in page.url  # the address of the page that the workspace replaces
+    assert page.locator(".section[open] figure.panel").count() == 2
+    # What is asked for ahead of the script is what the script asks for.
+    assert page.locator("link[rel=preload][as=fetch]").count() == 2
+    assert sum("/workspace/panel?" in url for url in watch.requests) == 2
+    names = [curve["name"] for curve in page.evaluate(DRAWN)["train/loss"]]
+    assert [text.partition(",")[0] for text in names] == ["run 2: lr=0.01", "run 1: lr=0.1"]
+    assert_accessible(page)
+    plots = page.locator("figure.panel .plot")
+    plots.first.hover()
+    page.wait_for_function("() => document.querySelectorAll('.cursor:not([hidden])').length === 2")
+    with page.expect_download() as download:
+        page.evaluate("document.querySelector('.modebar-btn[data-title*=CSV]').dispatchEvent(new MouseEvent('click'))")
+    download.value.save_as(tmp_path / "saved.csv")
+    rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
+    assert rows[0] == ["curve", "step", "value", "as_logged"]
+    assert [row[0] for row in rows[1:]] == [text for text in names for _ in range(40)]
+    page.locator("select[name=x]").select_option("time")
+    page.wait_for_url("**/runs?*x=time*")
+    page.wait_for_function(f"() => document.querySelectorAll('.xtitle').length === 2 && {SECONDS}")
+    assert "smoothing=0.3" in page.url
+
+
+SECONDS = "[...document.querySelectorAll('.xtitle')].every((one) => one.textContent.startsWith('seconds'))"
+
+
+def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, recorded):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(recorded)}/runs?run=1&run=2&group=lr")
+    drawn(page)
+    page.evaluate("Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [5, 9]})")
+    shown = """() => [...document.querySelectorAll('.section[open] .plot')].every(
+        (one) => one.layout?.xaxis.range?.[0] === 5)"""
+    page.wait_for_function(shown)
+    assert sum("from=5&" in url for url in watch.requests) == 2
+    # The same at its address, of which another axis is another range.
+    assert page.url.endswith("&zoom=5..9")
+    watch.requests.clear()
+    page.goto(page.url)
+    page.wait_for_function(shown)
+    assert ["from=5&to=9" in url for url in watch.requests if "/workspace/panel" in url] == [True, True]
+    page.locator("select[name=band]").select_option("range")
+    page.wait_for_url("**/runs?*band=range*")
+    assert "zoom=5..9" in page.url
+    page.locator("select[name=x]").select_option("time")
+    page.wait_for_url("**/runs?*x=time*")
+    assert "zoom" not in page.url
+
+
+@pytest.fixture(scope="module")
+def twenty(tmp_path_factory):
+    """Twenty runs with a metric, of which 15 have another one, and one has a third."""
+    folder = tmp_path_factory.mktemp("twenty")
+    for number in range(1, 21):
+        run = folder / str(number)
+        run.mkdir()
+        document = {"uid": f"{number:032x}", "status": "COMPLETED", "start_time": f"2026-01-01T00:{number:02}:00"}
+        (run / "run.json").write_text(json.dumps({"experiment": {"name": "e"}, "command": "main", **document}))
+        (run / "config.json").write_text(json.dumps({"lr": 0.1 * (number // 10 + 1), "width": number}))
+        names = ["loss"] + ["train/loss"] * (number <= 15) + ["val/loss"] * (number == 16)
+        points = np.zeros((3, len(names)), POINT)
+        points["metric"], points["step"] = np.arange(len(names)), np.arange(3)[:, None]
+        points["value"] = number
+        (run / "metrics.bin").write_bytes(points.tobytes())
+        (run / "metrics.names.jsonl").write_text(
+            "".join(json.dumps({"id": n, "name": name}) + "\n" for n, name in enumerate(names))
+        )
+    return folder
+
+
+COLOURS = """() => Object.fromEntries([...document.querySelectorAll("tbody button.eye")].map(
+    (eye) => [eye.dataset.keyOf, eye.querySelector('circle').getAttribute('fill')]))"""
+
+
+def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve, twenty):
+    page = watched().page
+    page.goto(f"{serve(twenty)}/runs?where=lr>0")
+    drawn(page)
+    colours = page.evaluate(COLOURS)
+    assert colours == {str(number): colour_of(f"{number:032x}") for number in range(1, 21)}
+    assert len(set(colours.values())) == 20
+    panels = page.evaluate(DRAWN)
+    assert {name: len(curves) for name, curves in panels.items()} == {"loss": 20, "train/loss": 15, "val/loss": 1}
+    for curve in [one for found in panels.values() for one in found]:
+        assert curve["name"].startswith(f"run {curve['meta']}: lr=")
+        assert curve["color"] == colours[curve["meta"]]
+    page.goto(f"{serve(twenty)}/compare?run=3&run=4")
+    shown = page.eval_on_selector_all(".swatch", "all => all.map((one) => one.firstChild.getAttribute('fill'))")
+    assert shown == [colours["3"], colours["4"]]
+    page.goto(f"{serve(twenty)}/runs/3?tab=curves")
+    page.wait_for_selector("[data-drawn]")
+    assert page.evaluate("document.querySelector('.plot').data[0].line.color") == colours["3"]
+
+
+def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(twenty)}/runs?where=width>14&where=width<18")
+    drawn(page)
+    watch.requests.clear()
+
+    def seen():
+        return sorted(curve["meta"] for curve in page.evaluate(DRAWN)["loss"] if curve["visible"])
+
+    def wait_for(keys):
+        page.wait_for_function(
+            """(keys) => JSON.stringify(document.querySelector('[data-panel=loss] .plot').data
+                .filter((one) => one.visible).map((one) => one.meta).sort()) === JSON.stringify(keys)""",
+            arg=keys,
+        )
+
+    page.click("button.eye[data-key-of='16']")
+    wait_for(["15", "17"])
+    assert page.url.endswith("&hide=16")
+    page.keyboard.press("j")
+    page.keyboard.press("Shift+V")
+    wait_for(["15"])
+    assert page.get_attribute("#eyes", "aria-pressed") == "mixed"
+    page.click("button.eye[data-key-of='17']")
+    wait_for(["15", "17"])
+    # Curves that are there are shown or hidden.
+    assert [url for url in watch.requests if "/workspace/panel" in url] == []
+    page.goto(page.url)
+    drawn(page)
+    assert seen() == ["15", "17"]
+    page.click("#eyes")
+    wait_for(["15", "16", "17"])
+    page.click("#eyes")
+    wait_for([])
+    assert "hide=*" in page.url or "hide=%2A" in page.url
+
+
+def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
+    page = watched().page
+    page.goto(f"{serve(twenty)}/runs")
+    drawn(page)
+    page.fill("#group", "lr")
+    page.press("#group", "Enter")
+    page.wait_for_url("**/runs?group=lr")
+    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 9")
+    curves = page.evaluate(DRAWN)["loss"]
+    assert [curve["name"] for curve in curves] == ["lr=0.1 (n = 9)", "lr=0.2 (n = 10)", "lr=0.3 (n = 1)"] or len(
+        curves
+    ) == 3
+    assert page.evaluate(COLOURS) == {curve["meta"]: curve["color"] for curve in curves}
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 20")
+    assert page.locator("tbody tr[data-run]").count() == 20
+
+
+def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve, twenty):
+    page = watched().page
+    page.goto(f"{serve(twenty)}/runs?hide=20")
+    drawn(page)
+    page.evaluate("window.stays = true")
+    page.keyboard.press("/")
+    page.keyboard.type("width>18")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 2")
+    assert page.locator("tbody tr").count() == 2
+    assert "where=width%3E18" in page.url
+    assert "hide=20" in page.url
+    assert page.evaluate("window.stays && document.activeElement.id") == "find"
+    assert page.locator("figure.panel").count() == 1
+    page.click(".chip a")
+    page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 20")
+    assert page.locator(".section[open] figure.panel").count() == 3
+
+
+def test_running_run_grows_and_a_new_metric_gets_a_panel(watched, serve, twenty, tmp_path):
+    store = shutil.copytree(twenty, tmp_path / "store")
+    page = watched().page
+    page.goto(f"{serve(store)}/runs")
+    drawn(page)
+    shutil.copytree(store / "16", store / "21")
+    names = store / "21" / "metrics.names.jsonl"
+    names.write_text(names.read_text().replace("val/loss", "val/f1"))
+    document = json.loads((store / "21" / "run.json").read_text())
+    (store / "21" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
+    page.wait_for_selector("tr[data-run='21']")
+    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 21")
+    page.wait_for_function("() => document.querySelector('[data-panel=\"val/f1\"] .plot').data?.length === 1")
+
+
+def test_layout_is_in_the_url(watched, serve, recorded):
+    page = watched().page
+    page.goto(f"{serve(recorded)}/runs")
+    page.click("button[data-layout=charts]")
+    page.wait_for_url("**/runs?layout=charts")
+    assert not page.is_visible("#list")
+    page.goto(page.url.replace("charts", "table"))
+    assert not page.is_visible("#charts")
+    assert page.get_attribute("button[data-layout=table]", "aria-pressed") == "true"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "problem"),
+    [
+        ({"run": "1"}, 409, "got no metric to draw"),
+        ({"run": "1", "panel": "nope"}, 409, "no run has the metric 'nope'"),
+        ({"run": "77", "panel": "train/loss"}, 404, "there is no run '77'"),
+        ({"run": [str(n) for n in range(501)], "panel": "a"}, 400, "got 501 runs, expected 500 at most"),
+        ({"where": "nope=1", "panel": "a"}, 400, "no run has a field"),
+    ],
+)
+def test_refused_panel_is_one_sentence(client_of, recorded, query, status, problem):
+    answer = client_of(recorded).get("/workspace/panel", params=query)
+    assert answer.status_code == status
+    assert problem in answer.json()["error"]
