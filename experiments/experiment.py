@@ -25,6 +25,7 @@ from experiments.running.failures import ending_of
 from experiments.running.lab_run import LabRun
 from experiments.running.launching import Launcher
 from experiments.running.main_file import MainFile
+from experiments.running.next_steps import show_next_steps
 from experiments.running.one_run import only_run
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, look_once_at_sources
@@ -224,7 +225,10 @@ class Experiment(LabFunctions, sacred.Experiment):
                 argv = sys.argv if argv is None else argv
                 check_command_line(argv, self.all_cli_options)
                 argv, self._launcher.shown_command = split_shown_command(argv, self.all_cli_options)
-                return super().run_commandline(argv)
+                run: LabRun = super().run_commandline(argv)
+                if run is not None and run.meta_info["command"] == self.default_command:
+                    show_next_steps(run, list(dict(self.gather_commands())))
+                return run
         except LabError as error:
             self._end(error, debug=False)
             raise

@@ -10,6 +10,7 @@ import sacred
 import wrapt
 
 from configs.printing import OutputError
+from experiments.running.next_steps import resume_command
 from experiments.running.signals import Terminated
 from experiments.running.trial import Pruned
 from ingredients.errors import LabError, RankError, TrainingError
@@ -42,9 +43,9 @@ def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bo
     """
     which = f"rank {rank}: " if rank else ""
     if isinstance(error, Terminated):
-        return f"{which}interrupted ({error.signal}){_way_on(error.step, folder)}", error.code
+        return f"{which}interrupted ({error.signal}){_way_on(folder, error.step, '; ')}", error.code
     if isinstance(error, KeyboardInterrupt):
-        return f"{which}interrupted (Ctrl-C)", 130
+        return f"{which}interrupted (Ctrl-C){_way_on(folder, lead='; ')}", 130
     if isinstance(error, Pruned):
         return f"{which}{error}", 0
     if isinstance(error, OutputError):
@@ -56,7 +57,7 @@ def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bo
     # Sacred's own errors say whether they are shown without a traceback.
     if not getattr(error, "print_traceback", True) or getattr(error, "print_usage", False):
         return None
-    return format_failure(error), 1
+    return f"{format_failure(error)}{_way_on(folder, lead=chr(10))}", 1
 
 
 def is_refusal(error: BaseException) -> bool:
@@ -68,16 +69,18 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
 
 
-def _way_on(step: int | None, folder: Path | None) -> str:
-    """Return how to resume from the state saved after `step`; nothing if none was saved."""
-    if step is None:
+def _way_on(folder: Path | None, step: int | None = None, lead: str = "") -> str:
+    """Return how to resume from the newest state; empty if there is none.
+
+    Args:
+        folder: Folder of the run's record; None if it has none.
+        step: The step after which a state was saved because of the end; None if none was.
+        lead: The text before it.
+    """
+    if step is None and (folder is None or not (folder / "checkpoints" / "last.pt").is_file()):
         return ""
-    saved = f"; the state after step {step} is saved"
-    return (
-        saved
-        if folder is None
-        else f"{saved}; resume with: python -m runs --store {folder.parent} resume {folder.name}"
-    )
+    saved = "a state of the training is saved" if step is None else f"the state after step {step} is saved"
+    return f"{lead}{saved}" + ("" if folder is None else f"; resume with: {resume_command(folder)}")
 
 
 def format_failure(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import sacred
 from ingredients.errors import ConfigError
 from observers.provenance import sources_and_git
 
-__all__ = ["MainFile"]
+__all__ = ["MainFile", "module_of"]
 
 
 class MainFile:
@@ -28,7 +28,7 @@ class MainFile:
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self.path: str | None = names.get("__file__")
-        self.module = _module_of(names)
+        self.module = module_of(names)
 
     @property
     def base_dir(self) -> Path:
@@ -65,7 +65,12 @@ class MainFile:
         return found | ({"module": self.module} if self.module else {})
 
 
-def _module_of(names: Mapping[str, Any]) -> str | None:
+def module_of(names: Mapping[str, Any]) -> str | None:
+    """Return the name of the module that was started as `python -m package.module`; None for a script.
+
+    Args:
+        names: The globals of the main module.
+    """
     name = getattr(names.get("__spec__"), "name", None) if names.get("__name__") == "__main__" else None
     path = Path(str(names.get("__file__"))).with_suffix("")
     return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None

@@ -171,9 +171,7 @@ def test_interrupt_that_saves_the_state_ends_with_75(lab):
     code, said = interrupted(lab)
     assert code == 75
     assert "SIGINT: saving a checkpoint after this step; once more ends the run at once" in said
-    message = (
-        r"interrupted \(SIGINT\); the state after step (\d+) is saved; resume with: (python -m runs .* resume 1)\n$"
-    )
+    message = r"interrupted \(SIGINT\); the state after step (\d+) is saved; resume with: (\S+ -m runs resume 1)\n$"
     step, command = re.search(message, said).groups()
     note = json.loads(read_note(lab.records / "1" / "checkpoints" / "last.pt"))
     assert note["step"] == int(step)

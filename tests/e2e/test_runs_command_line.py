@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
 import select
 import shutil
 import signal
 import sys
-import termios
 import time
 import uuid
 from pathlib import Path
@@ -20,6 +17,7 @@ import pymongo
 import pytest
 
 from tests.processes import DEVNULL, PIPE, Process, run
+from tests.terminals import run_in_terminal
 
 LAB = Path(__file__).resolve().parents[2]
 ESC = "\x1b[31mred\x1b]0;title\x07"
@@ -99,18 +97,8 @@ def runs(environment):
 
 
 def in_terminal(words, environment, columns, **variables):
-    """Run a command in a terminal; return what it wrote, with the terminal's line ends as they came."""
-    terminal, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (40, columns))
-    command, env = [sys.executable, "-m", "runs", *words], {**environment, **variables}
-    written = b""
-    with Process(command, cwd=LAB, env=env, stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
-            while data := os.read(terminal, 65536):
-                written += data
-    os.close(terminal)
-    return written.decode().replace("\r\n", "\n")
+    """Run a command in a terminal, and return what it wrote."""
+    return run_in_terminal([sys.executable, "-m", "runs", *words], LAB, {**environment, **variables}, columns)[1]
 
 
 def without_colours(text):

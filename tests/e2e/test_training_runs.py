@@ -3,17 +3,17 @@
 import csv
 import json
 import os
-import pty
 import re
+import shlex
 import sys
-import termios
 from pathlib import Path
 
 import pytest
 import torch
 
 from observers.record.media_files import read_media, read_table
-from tests.processes import DEVNULL, Process, run
+from tests.processes import run
+from tests.terminals import run_in_terminal
 
 LAB = Path(__file__).parents[2]
 BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -188,30 +188,36 @@ def test_run_that_diverges_fails_and_keeps_its_last_good_state(tmp_path):
     assert all(values.isfinite().all() for values in state["model"].values())
 
 
-def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(tmp_path):
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 80))
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """Return the folder of a training in a terminal, and what the terminal showed."""
+    folder = tmp_path_factory.mktemp("watched")
     command = [sys.executable, str(LAB / "exp.py"), "with", "epochs=20", "training.log_interval=10"]
-    with Process(command, cwd=tmp_path, stdout=DEVNULL, stderr=slave) as process:
-        os.close(slave)
-        drawn = read_to_the_end(master)
-        process.wait()
-    os.close(master)
-    assert process.returncode == 0, drawn
-    assert re.search(r"\d+/400 \[.*loss \d", drawn)
-    recorded = [path for path in (tmp_path / "my_runs" / "1").rglob("*") if path.is_file()]
-    assert "epoch 20/20" in (tmp_path / "my_runs" / "1" / "cout.txt").read_text()
-    assert not [path for path in recorded if b"step/s" in path.read_bytes()]
+    env = {name: value for name, value in os.environ.items() if name not in ("CI", "SACRISTAN_STORE")}
+    code, shown = run_in_terminal(command, folder, env)
+    assert code == 0, shown
+    return folder, shown
 
 
-def read_to_the_end(terminal):
-    """Return what a process draws on its terminal until it ends."""
-    drawn = b""
-    while True:
-        try:
-            drawn += os.read(terminal, 100_000)
-        except OSError:  # Linux's way of telling that nobody writes any more
-            return drawn.decode()
+def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(watched):
+    folder, shown = watched
+    assert re.search(r"\d+/400 \[.*loss \d", shown)
+    recorded = [path for path in (folder / "my_runs" / "1").rglob("*") if path.is_file()]
+    output = (folder / "my_runs" / "1" / "cout.txt").read_text()
+    assert "epoch 20/20" in output
+    assert "Next, " not in output
+    assert not [path for path in recorded if re.search(rb"\dstep/s", path.read_bytes())]
+
+
+def test_run_on_a_terminal_ends_with_commands_that_work(watched):
+    folder, shown = watched
+    show, board, evaluate = [shlex.split(line) for line in shown.partition("Next, ")[2].splitlines()[1:]]
+    env = {**os.environ, "PYTHONPATH": str(LAB)}
+    for command in (show, [*board, "--help"], evaluate):
+        done = run([sys.executable, *command[1:]], cwd=folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    record = json.loads((folder / "my_runs" / "2" / "run.json").read_text())
+    assert (record["command"], record["status"]) == ("evaluate", "COMPLETED")
 
 
 @pytest.mark.parametrize("dtype", ["off", "float16"])
