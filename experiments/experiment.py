@@ -225,7 +225,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 argv = sys.argv if argv is None else argv
                 check_command_line(argv, self.all_cli_options)
                 argv, self._launcher.shown_command = split_shown_command(argv, self.all_cli_options)
-                run: LabRun = super().run_commandline(argv)
+                run: LabRun | None = super().run_commandline(argv)  # type: ignore[assignment]  # it is of `create_run`
                 if run is not None and run.meta_info["command"] == self.default_command:
                     show_next_steps(run, list(dict(self.gather_commands())))
                 return run

@@ -47,15 +47,18 @@ def show_next_steps(run: LabRun, commands: Collection[str]) -> None:
         commands: Names of the experiment's commands.
     """
     stream = terminal()
-    is_started_elsewhere = any(name in run.meta_info for name in _STARTERS)
-    is_watched = stream is not None and sys.stdout.isatty() and not os.environ.get("CI")
     folder = next((each.place for each in run.observers if isinstance(each, FileObserver)), None)
-    if folder is None or is_started_elsewhere or not (is_watched and run.run_logger.isEnabledFor(logging.INFO)):
+    if stream is None or folder is None or not _is_for_a_person(run):
         return
     steps = _next_steps(run, Path(folder), commands)
     *first, last = steps
     intent = f"{', '.join(first)} or {last}" if first else last
     print(f"Next, {intent}:", *(f"  {command}" for command in steps.values()), sep="\n", file=stream, flush=True)
+
+
+def _is_for_a_person(run: LabRun) -> bool:
+    is_watched = sys.stdout.isatty() and not os.environ.get("CI") and run.run_logger.isEnabledFor(logging.INFO)
+    return is_watched and not any(name in run.meta_info for name in _STARTERS)
 
 
 def _next_steps(run: LabRun, folder: Path, commands: Collection[str]) -> dict[str, str]:

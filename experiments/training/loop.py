@@ -264,7 +264,7 @@ class _Session:
         """Train until the last epoch, or until the training is stopped."""
         trainer, callbacks, place = self.trainer, self.callbacks, self.trainer.place
         with (
-            Progress(self.epochs, self.num_steps, place.step) as progress,
+            self._progress() as progress,
             self.keeper.session(),
             self.guard.session(),
             callbacks.session(trainer),
@@ -274,11 +274,27 @@ class _Session:
                 epoch = place.epoch + 1
                 self.guard.begin_epoch()
                 self._train(epoch, progress)
+                progress.trained(place.step)
                 metrics = self._validate(epoch)
                 self._end(epoch, metrics)
                 progress.epoch(epoch, metrics)
             self.guard.check_weights()
             callbacks.end(trainer)
+
+    def _progress(self) -> Progress:
+        place = self.trainer.place
+        coming = range(place.epoch + 1, self.epochs + 1) if self.trainer.data.val.num_samples else ()
+        return Progress(
+            self.epochs,
+            self.num_steps,
+            place.step,
+            num_validations=sum(map(self._is_validated, coming)),
+            may_stop_early=self.monitor.patience is not None,
+        )
+
+    def _is_validated(self, epoch: int) -> bool:
+        """Return whether the validation interval includes an epoch; the last one always counts."""
+        return epoch % self.val_interval == 0 or epoch == self.epochs
 
     def _train(self, epoch: int, progress: Progress) -> None:
         """Take the remaining steps of an epoch, fewer if the training is stopped."""
@@ -348,7 +364,7 @@ class _Session:
             trainer.ranked.settle()
         with self.keeper.saving_if_stopped(self._save):
             callbacks.after_epoch(trainer)
-        if not (epoch % self.val_interval == 0 or epoch == self.epochs or place.stopped):
+        if not (self._is_validated(epoch) or place.stopped):
             return {}
         with self.keeper.saving_if_stopped(self._save):
             measured = evaluate(

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import os
 import pty
+import re
 import sys
 import termios
 
 import pytest
+import torch
+from tqdm import tqdm
 
 from experiments.running import terminal
+from experiments.training import loop
 from experiments.training.progress import Progress
+from ingredients.losses.building import build_loss
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +34,12 @@ def watched(monkeypatch):
         monkeypatch.setattr(terminal, "_terminal", stream)
         yield lambda: os.read(master, 100_000).decode()
     os.close(master)
+
+
+@pytest.fixture
+def draws_at_once(monkeypatch):
+    """Let a bar draw every change, instead of ten times a second."""
+    monkeypatch.setattr(tqdm, "__init__", functools.partialmethod(tqdm.__init__, mininterval=0, miniters=1))
 
 
 def epochs_told(caplog, num_epochs):
@@ -69,3 +81,39 @@ def test_terminal_is_none_where_stderr_is_no_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     terminal.remember_terminal()
     assert terminal.terminal() is None
+
+
+@pytest.mark.parametrize(
+    ("num_validations", "may_stop_early", "first", "later"),
+    [
+        (0, False, r"\d\d:\d\d", r"\d\d:\d\d"),
+        (0, True, r"=\d\d:\d\d", r"=\d\d:\d\d"),
+        (2, False, r"\d\d:\d\d\+", r"\d\d:\d\d"),
+        (2, True, r"\?", r"=\d\d:\d\d"),
+    ],
+)
+def test_progress_shows_bounds_of_the_time_left(watched, draws_at_once, num_validations, may_stop_early, first, later):
+    with Progress(2, 40, num_validations=num_validations, may_stop_early=may_stop_early) as progress:
+        progress.step(10, 0.5)
+        assert "[00:00<?, " in watched()
+        progress.step(20, 0.5)
+        assert re.search(rf"20/40 \[\d\d:\d\d<{first}, ", watched())
+        progress.trained(20)
+        progress.epoch(1, {"val/loss": 0.5})
+        progress.step(30, 0.5)
+        assert re.search(rf"30/40 \[\d\d:\d\d<{later}, ", watched())
+
+
+@pytest.mark.parametrize(("patience", "before", "after"), [(None, r"\d\d:\d\d\+", r"00:00"), (9, r"\?", r"=00:00")])
+def test_fit_shows_the_time_left_by_its_validations(watched, draws_at_once, tensor_data, patience, before, after):
+    x, y = torch.randn(20, 4), torch.arange(20) % 2
+    data = tensor_data((x, y), (x, y), (x, y))
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    criterion = build_loss(None, {}, None, data, torch.device("cpu"))
+    loop.fit(model, data, criterion, optimizer, epochs=3, val_interval=2, log_interval=1, patience=patience, log=print)
+    shown = re.findall(r"(\d+)/\d+ \[\d\d:\d\d<([^,]+), ", watched())
+    num_steps = loop.steps_per_epoch(data.train, 1)
+    left = {int(step): text for step, text in shown}
+    assert all(re.fullmatch(before, left[step]) for step in range(2, 2 * num_steps))
+    assert all(re.fullmatch(after, left[step]) for step in range(2 * num_steps + 1, 3 * num_steps + 1))
