@@ -20,7 +20,7 @@ from configs.printing import OutputError, checked_output
 from configs.shipped import find_file
 from configs.standard_streams import open_standard_streams
 from experiments.running import commands
-from experiments.running.command_line import check_command_line, split_shown_command
+from experiments.running.command_line import check_command_line, split_shown_words
 from experiments.running.failures import ending_of
 from experiments.running.lab_run import LabRun
 from experiments.running.launching import Launcher
@@ -36,8 +36,8 @@ from observers.options import environment_option, reads_option, tensorboard_opti
 __all__ = ["Experiment"]
 
 # The lab's commands instead of Sacred's, by name; each is made for the experiment.
-_COMMANDS: dict[str, Callable[[sacred.Experiment], Callable]] = {
-    "print_config": lambda experiment: commands.print_config,
+_COMMANDS: dict[str, Callable[[Any], Callable]] = {
+    "print_config": lambda experiment: commands.make_print_config(lambda: experiment._launcher.shown_words),
     "save_config": lambda experiment: commands.save_config,
     "print_named_configs": commands.make_print_named_configs,
 }
@@ -224,7 +224,8 @@ class Experiment(LabFunctions, sacred.Experiment):
             with checked_output():
                 argv = sys.argv if argv is None else argv
                 check_command_line(argv, self.all_cli_options)
-                argv, self._launcher.shown_command = split_shown_command(argv, self.all_cli_options)
+                argv, words = split_shown_words(argv, self.all_cli_options)
+                self._launcher.show(words, dict(super().gather_commands()))
                 run: LabRun | None = super().run_commandline(argv)  # type: ignore[assignment]  # it is of `create_run`
                 if run is not None and run.meta_info["command"] == self.default_command:
                     show_next_steps(run, list(dict(self.gather_commands())))
@@ -236,7 +237,8 @@ class Experiment(LabFunctions, sacred.Experiment):
             error.tell()
             sys.exit(error.code)
         finally:
-            self._is_command_line, self._launcher.shown_command = False, None
+            self._is_command_line = False
+            self._launcher.show((), ())
 
     def _end(self, error: BaseException, *, debug: bool) -> None:
         """End the process with the message and exit code of an error, unless Sacred shows it."""
@@ -250,7 +252,9 @@ class Experiment(LabFunctions, sacred.Experiment):
             sys.exit(code)
 
     def _check_command(self, cmd_name: str | None) -> str | None:
-        shown_command = self._launcher.shown_command
+        shown_command, shown_words = self._launcher.shown_command, self._launcher.shown_words
+        if cmd_name == "save_config" and shown_words:
+            shown_command = shown_words[0]
         if shown_command is not None and shown_command != cmd_name:
             self._check_command(shown_command)
         known = dict(self.gather_commands())

@@ -15,10 +15,10 @@ from sacred.utils import iter_prefixes
 from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError
 
-__all__ = ["beat_interval_s", "check_command_line", "split_shown_command"]
+__all__ = ["beat_interval_s", "check_command_line", "split_shown_words"]
 
-# Commands that may name another one, whose settings they show.
-_SHOWS_SETTINGS = ("print_config", "save_config")
+# How many words may follow a command: names of another command, and for print_config of settings as well.
+_MAX_FOLLOWING = {"help": 1, "save_config": 1, "print_config": math.inf}
 
 
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
@@ -38,24 +38,26 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
     _check_command(plain_words)
 
 
-def split_shown_command(
-    argv: str | Sequence[str], options: Sequence[CLIOption]
-) -> tuple[str | Sequence[str], str | None]:
-    """Split off the command after print_config or save_config, whose settings those show.
+def split_shown_words(argv: str | Sequence[str], options: Sequence[CLIOption]) -> tuple[str | Sequence[str], list[str]]:
+    """Split off the words after print_config or save_config, which say what those show.
 
     Args:
         argv: Words that `check_command_line` has accepted.
         options: The options that exist.
 
     Returns:
-        The command line without that command, and the command; None if there is none.
+        The command line without those words, and the words.
     """
     words = _words(argv)
-    before = _before_with(list(_plain_words(iter(words[1:]), options)))
-    if len(before) != 2 or before[0] not in _SHOWS_SETTINGS:
-        return argv, None
-    words.pop(words.index(before[1], words.index(before[0]) + 1))
-    return words, before[1]
+    command, *shown = _before_with(list(_plain_words(iter(words[1:]), options))) or [""]
+    if command not in ("print_config", "save_config") or not shown:
+        return argv, []
+    place = words.index(command)
+    for word in shown:
+        place = words.index(word, place + 1)
+        del words[place]
+        place -= 1
+    return words, shown
 
 
 def beat_interval_s(options: Mapping[str, Any]) -> float | None:
@@ -131,12 +133,12 @@ def _flag_of(name: str, known: list[str]) -> str:
 def _check_command(words: Sequence[str]) -> None:
     """Reject words, options left out, that are not `[COMMAND] [with UPDATE...]`.
 
-    A second command may follow `help`, `print_config` and `save_config`.
+    A second command may follow `help` and `save_config`, and any number of words `print_config`.
     """
     before = _before_with(words)
     if words and words[-1] == "with" and len(before) == len(words) - 1:
         raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")
-    if len(before) <= (2 if before[:1] and before[0] in ("help", *_SHOWS_SETTINGS) else 1):
+    if len(before) <= 1 + _MAX_FOLLOWING.get(before[0] if before else "", 0):
         return
     mistyped = next((word for word in before if nearest(word, ["with"])), None)
     if mistyped is not None and len(before) == len(words):

@@ -6,19 +6,19 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import sacred
-from sacred.utils import PATHCHANGE, iterate_flattened_separately
 
+from experiments.running.config_text import format_config, in_order, narrowed
 from experiments.running.replaying import Replayed, replaying
 from ingredients.config.files import write_config_file
 from ingredients.errors import ConfigError
-from observers.record.object_names import named, object_name
+from observers.record.object_names import named
 
-__all__ = ["lacking", "make_print_named_configs", "make_replay", "print_config", "save_config", "unread_tools"]
+__all__ = ["lacking", "make_print_config", "make_print_named_configs", "make_replay", "save_config", "unread_tools"]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
@@ -53,62 +53,32 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
     return found
 
 
-def print_config(_run: Any) -> None:
-    """Print every setting with its value and meaning, and exit; `print_config COMMAND` prints those of a command.
-
-    The origin of a value that is not the default is in brackets. Blue: changed from its default; green: added with
-    --force; red: its type changed with --force.
-    """
-    is_coloured = getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
-    colours = _COLOURS if is_coloured else dict.fromkeys(_COLOURS, "")
-    origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
-    print("\n".join(format_config(_run.config, _run.config_modifications, colours, origins)))
-
-
-def format_config(
-    config: Mapping[str, Any], changes: Any, colours: dict[str, str], origins: Mapping[str, str] = {}
-) -> list[str]:
-    """Return the lines of `print_config`.
+def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], None]:
+    """Return the command `print_config`.
 
     Args:
-        config: The whole config.
-        changes: Sacred's summary of the entries that were added, modified and documented.
-        colours: Escape sequences by kind; empty strings for none.
-        origins: Origins of the entries that are not at their defaults, by dotted name.
+        words: Function that returns the words after the command that choose settings.
     """
-    rows = [(path, _entry(path, value)) for path, value in iterate_flattened_separately(config)]
-    width = min(44, max((len(text) for _, text in rows), default=0))
-    end = "\033[0m" if colours["doc"] else ""
-    lines = []
-    for path, text in rows:
-        kind = _kind_of_change(path, changes)
-        shown = f"{colours[kind]}{text}{end}" if kind else text
-        origin = f"[{origins[path]}]" if path in origins else ""
-        doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
-        padding = " " * max(2, width + 2 - len(text))
-        lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
-    return lines
 
+    def print_config(_run: Any) -> None:
+        """Print every setting with its value and meaning, and exit.
 
-def _entry(path: str, value: Any) -> str:
-    key = "  " * path.count(".") + path.rpartition(".")[2]
-    return f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"
+        Words choose: `print_config data model` prints the settings whose dotted names contain one of them, and
+        `print_config changed` those that are not at their defaults. The name of a command prints the settings of that
+        command, also if a setting has the same name.
 
+        The origin of a value that is not the default is in brackets. Blue: changed from its default; green: added with
+        --force; red: its type changed with --force.
+        """
+        is_coloured = getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
+        colours = _COLOURS if is_coloured else dict.fromkeys(_COLOURS, "")
+        origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
+        changes, rows = _run.config_modifications, in_order(_run.config, _run.ingredients)
+        changed = {*origins, *changes.added, *changes.modified, *changes.typechanged}
+        lines = format_config(narrowed(rows, words(), changed.__contains__), changes, colours, origins)
+        print("\n".join(lines) or "all of these settings are at their defaults")
 
-def _kind_of_change(path: str, changes: Any) -> str:
-    """Return the key in `_COLOURS` for an entry; empty for one at its default."""
-    if path in changes.typechanged:
-        return "type"
-    if path in changes.added:
-        return "added"
-    return "changed" if path in changes.modified else ""
-
-
-def _shown(value: Any) -> str:
-    """Return a value as one would type it: a class or function by its dotted name."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
-    return object_name(value) or repr(named(value))
+    return print_config
 
 
 def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:

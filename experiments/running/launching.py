@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s
 from experiments.running.computed_config import ComputedConfig
+from experiments.running.config_text import check_words
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import MainFile
 from experiments.running.one_run import check_nested, given_back
@@ -83,6 +84,7 @@ class Launcher:
         always: Named configs of every run.
         replay: The command `replay`; None where the experiment has none.
         shown_command: The command after `print_config` or `save_config`; None for none.
+        shown_words: The other words after them, which choose settings.
         world: The ranks of the launch, and which of them this process is.
 
     Raises:
@@ -104,7 +106,19 @@ class Launcher:
         self.always: tuple[str, ...] = ()
         self.replay: Any = None
         self.shown_command: str | None = None
+        self.shown_words: Sequence[str] = ()
         self.world = World()
+
+    def show(self, words: Sequence[str], commands: Collection[str]) -> None:
+        """Note the words after `print_config` or `save_config`; the first one that is a command names that command.
+
+        Args:
+            words: The words.
+            commands: Names of the commands.
+        """
+        self.shown_command = next((word for word in words if word in commands), None)
+        place = len(words) if self.shown_command is None else words.index(self.shown_command)
+        self.shown_words = (*words[:place], *words[place + 1 :])
 
     @staticmethod
     def replace_options(options: Sequence[CLIOption]) -> list[CLIOption]:
@@ -251,6 +265,9 @@ class Launcher:
         self.aliases.mark(computed.changes)
         if not request.force:
             strictness.check_read(computed, request.updates, unread, request.reader)
+        check_words(
+            self.shown_words, strictness.without_unread(computed, unread), dict(self._experiment.gather_commands())
+        )
         return origins(self._experiment, computed, request.updates, request.named_configs, self.aliases.targets)
 
     def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:

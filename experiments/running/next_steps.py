@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from experiments.running.main_file import module_of
 from experiments.running.terminal import terminal
@@ -18,9 +18,6 @@ from observers.file.observer import FileObserver
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.safe_paths import shown_path
 from observers.record.schema import CONFIG
-
-if TYPE_CHECKING:
-    from experiments.running.lab_run import LabRun
 
 __all__ = ["resume_command", "show_next_steps"]
 
@@ -37,13 +34,13 @@ def resume_command(folder: Path) -> str:
     return _runs_command("resume", folder)
 
 
-def show_next_steps(run: LabRun, commands: Collection[str]) -> None:
+def show_next_steps(run: Any, commands: Collection[str]) -> None:
     """Show what to type next after a completed training, on a terminal where a person watches.
 
     Runs that a sweep, a queue or another run has started show nothing, nor does CI or a log level above INFO.
 
     Args:
-        run: The run, which has completed.
+        run: The `LabRun`, which has completed.
         commands: Names of the experiment's commands.
     """
     stream = terminal()
@@ -56,12 +53,12 @@ def show_next_steps(run: LabRun, commands: Collection[str]) -> None:
     print(f"Next, {intent}:", *(f"  {command}" for command in steps.values()), sep="\n", file=stream, flush=True)
 
 
-def _is_for_a_person(run: LabRun) -> bool:
+def _is_for_a_person(run: Any) -> bool:
     is_watched = sys.stdout.isatty() and not os.environ.get("CI") and run.run_logger.isEnabledFor(logging.INFO)
     return is_watched and not any(name in run.meta_info for name in _STARTERS)
 
 
-def _next_steps(run: LabRun, folder: Path, commands: Collection[str]) -> dict[str, str]:
+def _next_steps(run: Any, folder: Path, commands: Collection[str]) -> dict[str, str]:
     """Return the commands by what they are for."""
     steps = {"look at the run": _runs_command("show", folder)}
     if importlib.util.find_spec("plotly") is not None:

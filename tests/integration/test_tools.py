@@ -118,7 +118,7 @@ def test_print_config_prints_the_settings_of_a_command(make, capsys):
 def test_print_config_of_an_unknown_command_names_the_nearest(make, capsys):
     with pytest.raises(SystemExit):
         typed(make("press"), "print_config", "drill.tur")
-    assert "drill.tur: there is no such command; did you mean drill.turn?" in capsys.readouterr().err
+    assert "drill.tur: there is no such command or setting; did you mean drill.turn?" in capsys.readouterr().err
 
 
 def test_save_config_saves_the_settings_of_a_command(make, tmp_path):

@@ -2,11 +2,13 @@
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from experiments import Experiment
+from experiments.running.config_text import in_order
 from ingredients import Ingredient
 
 
@@ -304,19 +306,75 @@ def test_updates_in_code_take_dotted_names_and_nested_dicts(experiment):
 
 def test_print_config_shows_value_and_meaning_of_every_entry(shown):
     assert shown("print_config", "with", "part.width=3") == (
-        "d = {}\n"
-        "half = 15       # half of them\n"
-        "maybe = None\n"
-        "names = []\n"
-        "rate = 0.1\n"
-        "seed = 0        # the random seed for this experiment\n"
         "steps = 30      # steps in all; by the width\n"
+        "half = 15       # half of them\n"
         "text = 'a'\n"
+        "names = []\n"
+        "d = {}\n"
+        "rate = 0.1\n"
+        "maybe = None\n"
+        "seed = 0        # the random seed for this experiment\n"
         "part:\n"
+        "  width = 3     # [command line] how wide\n"
         "  height = 6    # how high; twice the width\n"
         "  options = {}  # anything\n"
-        "  width = 3     # [command line] how wide\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["part", "-l", "WARNING"],
+            "part:\n  width = 8     # how wide\n  height = 16   # how high; twice the width\n"
+            "  options = {}  # anything\n",
+        ),
+        (["wid"], "part:\n  width = 8  # how wide\n"),
+        (["part.width", "rate"], "rate = 0.1\npart:\n  width = 8  # how wide\n"),
+        (["changed"], "all of these settings are at their defaults\n"),
+        (
+            ["changed", "with", "part.width=3", "rate=0.2"],
+            "rate = 0.2   # [command line]\npart:\n  width = 3  # [command line] how wide\n",
+        ),
+        (["rate", "changed", "with", "part.width=3", "rate=0.2"], "rate = 0.2  # [command line]\n"),
+        (["part.area", "wid"], "part:\n  width = 8  # how wide\n"),
+        (["main", "half"], "half = 40  # half of them\n"),
+    ],
+)
+def test_print_config_with_words_shows_the_entries_whose_names_contain_one(shown, words, expected):
+    assert shown("print_config", *words) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["part", "widht"], "widht: there is no such command or setting; did you mean part.width?"),
+        (["part.aera"], "part.aera: there is no such command or setting; did you mean part.area?"),
+        (["qqqq"], "qqqq: there is no such command or setting; print_config without it lists the settings"),
+    ],
+)
+def test_print_config_with_a_mistyped_word_names_the_nearest(refused, words, named):
+    assert named in refused("print_config", *words)
+
+
+def test_save_config_with_the_word_of_a_setting_is_refused(refused):
+    assert "width: there is no such command" in refused("save_config", "width")
+
+
+def test_print_config_prints_first_what_people_change_first():
+    names = ("device", "mine", "training", "model", "data")
+    config = {**{name: {"size": 1} for name in names}, "group": {"x": 1}, "lr": 1}
+    ingredients = {name: SimpleNamespace(is_of_lab=name != "mine") for name in names}
+    entries = [entry for entry, _ in in_order(config, ingredients)]
+    assert [entry for entry in entries if "." not in entry] == [
+        "lr",
+        "group",
+        "mine",
+        "data",
+        "model",
+        "training",
+        "device",
+    ]
 
 
 def test_print_config_of_an_experiment_without_entries_shows_the_seed(capsys):

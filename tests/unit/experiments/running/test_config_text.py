@@ -3,7 +3,7 @@
 import pytest
 from sacred.config.config_summary import ConfigSummary
 
-from experiments.running.commands import format_config
+from experiments.running.config_text import format_config, in_order
 
 PLAIN = dict.fromkeys(["changed", "type", "added", "doc"], "")
 COLOURS = {"changed": "<c>", "type": "<t>", "added": "<a>", "doc": "<d>"}
@@ -19,7 +19,7 @@ def changes():
 
 
 def test_format_config_lines_up_entries_and_documentation(changes):
-    assert format_config(CONFIG, changes, PLAIN) == [
+    assert format_config(in_order(CONFIG, {}), changes, PLAIN) == [
         "lr = 0.1     # learning rate",
         "part:",
         "  width = 3",
@@ -29,7 +29,7 @@ def test_format_config_lines_up_entries_and_documentation(changes):
 
 
 def test_format_config_colours_what_was_changed_added_or_of_another_type(changes):
-    assert format_config(CONFIG, changes, COLOURS) == [
+    assert format_config(in_order(CONFIG, {}), changes, COLOURS) == [
         "<c>lr = 0.1\033[0m     <d># learning rate\033[0m",
         "part:",
         "<t>  width = 3\033[0m",
@@ -40,9 +40,9 @@ def test_format_config_colours_what_was_changed_added_or_of_another_type(changes
 
 def test_format_config_long_value_does_not_push_the_others_away():
     changes = ConfigSummary(docs={"a": "short", "b": "long"})
-    lines = format_config({"a": 1, "b": "x" * 100}, changes, PLAIN)
+    lines = format_config([("a", 1), ("b", "x" * 100)], changes, PLAIN)
     assert lines == ["a = 1" + " " * 41 + "# short", f"b = {'x' * 100!r}  # long"]
 
 
 def test_format_config_of_nothing_is_nothing():
-    assert format_config({}, ConfigSummary(), PLAIN) == []
+    assert format_config([], ConfigSummary(), PLAIN) == []

@@ -1,0 +1,136 @@
+"""The text of `print_config`: the entries of a config in order, the chosen ones, each with its origin and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from sacred.utils import PATHCHANGE, join_paths
+
+from ingredients.config.nearest import nearest
+from ingredients.errors import ConfigError
+from observers.record.object_names import named, object_name
+
+__all__ = ["CHANGED", "check_words", "format_config", "in_order", "narrowed"]
+
+# The word that chooses the entries which are not at their defaults.
+CHANGED = "changed"
+# The ingredients of the lab that people change first.
+_FIRST = ("data", "model", "loss", "optimizer", "scheduler", "training")
+
+# Pairs of a dotted name and a value; PATHCHANGE for a group, which its entries follow.
+Rows = Sequence[tuple[str, Any]]
+
+
+def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
+    """Return the entries in the order in which people change them.
+
+    The experiment's own come first, then those of its own ingredients, then data, model, loss, optimizer, scheduler,
+    training, and then the other ingredients. Within each, the order of the declaration holds, plain entries first.
+
+    Args:
+        config: The whole config.
+        ingredients: The ingredients by name, in the order of the composition.
+    """
+    own = [name for name, part in ingredients.items() if not getattr(part, "is_of_lab", False)]
+    order = list(dict.fromkeys([*own, *_FIRST, *ingredients]))
+    known = {name: place for place, name in enumerate(order)}
+    # A group of the experiment that is no ingredient is its own.
+    return list(_rows(dict(sorted(config.items(), key=lambda item: known.get(item[0], -1)))))
+
+
+def _rows(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(config.items(), key=lambda item: _is_group(item[1])):
+        entry = join_paths(path, name)
+        if _is_group(value):
+            yield entry, PATHCHANGE
+            yield from _rows(value, entry)
+        else:
+            yield entry, value
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Collection[str]) -> None:
+    """Reject words that choose no entry.
+
+    Args:
+        words: The words after `print_config`.
+        config: The whole config.
+        commands: Names of the commands, one of which may be meant.
+
+    Raises:
+        ConfigError: If a word is in no dotted name; the message has the nearest name.
+    """
+    entries = [entry for entry, _ in _rows(config)]
+    for word in words:
+        if word != CHANGED and not any(word in entry for entry in entries):
+            near = nearest(word, [*commands, *entries])
+            hint = (
+                f"did you mean {near}?" if near else "print_config without it lists the settings, and help the commands"
+            )
+            raise ConfigError(f"{word}: there is no such command or setting; {hint}")
+
+
+def narrowed(rows: Rows, words: Collection[str], is_changed: Callable[[str], bool]) -> Rows:
+    """Return the entries whose dotted names contain one of some words, with the groups that they are in.
+
+    Args:
+        rows: The entries.
+        words: The words; none for all entries. `CHANGED` leaves out entries that are at their defaults.
+        is_changed: Returns whether an entry is not at its default.
+    """
+    parts = [word for word in words if word != CHANGED]
+    entries = [entry for entry, value in rows if value is not PATHCHANGE]
+    if parts:
+        entries = [entry for entry in entries if any(part in entry for part in parts)]
+    if CHANGED in words:
+        entries = list(filter(is_changed, entries))
+    kept = {*entries, *(entry[:end] for entry in entries for end, sign in enumerate(entry) if sign == ".")}
+    return [(entry, value) for entry, value in rows if entry in kept]
+
+
+def format_config(rows: Rows, changes: Any, colours: Mapping[str, str], origins: Mapping[str, str] = {}) -> list[str]:
+    """Return the lines of `print_config`.
+
+    Args:
+        rows: The entries.
+        changes: Sacred's summary of the entries that were added, modified and documented.
+        colours: Escape sequences by kind (changed, type, added, doc); empty strings for none.
+        origins: Origins of the entries that are not at their defaults, by dotted name.
+    """
+    texts = [(path, _entry(path, value)) for path, value in rows]
+    width = min(44, max((len(text) for _, text in texts), default=0))
+    end = "\033[0m" if colours["doc"] else ""
+    lines = []
+    for path, text in texts:
+        kind = _kind_of_change(path, changes)
+        shown = f"{colours[kind]}{text}{end}" if kind else text
+        origin = f"[{origins[path]}]" if path in origins else ""
+        doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
+        padding = " " * max(2, width + 2 - len(text))
+        lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
+    return lines
+
+
+def _entry(path: str, value: Any) -> str:
+    key = "  " * path.count(".") + path.rpartition(".")[2]
+    return f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"
+
+
+def _kind_of_change(path: str, changes: Any) -> str:
+    """Return the kind of change, a key of the colours; empty for an entry at its default."""
+    if path in changes.typechanged:
+        return "type"
+    if path in changes.added:
+        return "added"
+    return "changed" if path in changes.modified else ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as one would type it: a class or function by its dotted name."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return object_name(value) or repr(named(value))
