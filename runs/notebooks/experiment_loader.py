@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import numbers
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from runs.errors import FilterError, StoreError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ExperimentLoader"]
 
 
-class ExperimentLoader:
+class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
     """Finds past runs with the methods of incense's loader, in a database or a folder.
 
     Notebooks written for incense 0.0.15 run with `from runs import ExperimentLoader` instead of its import. The
@@ -62,10 +62,7 @@ class ExperimentLoader:
     def __repr__(self) -> str:
         return f"ExperimentLoader({self.store.where!r})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
-from types import TracebackType
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
@@ -23,7 +22,7 @@ from runs.transfer.copying import copy
 __all__ = ["NewRunPlace"]
 
 
-class NewRunPlace:
+class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
     """Context manager around the process of a plan; open it before the process starts.
 
     The process records into the store itself, or beside it into a staging folder, from which the run is copied. Where
@@ -46,10 +45,7 @@ class NewRunPlace:
             self._before = {run.id for run in self._store.find(columns=())}
             self._stack = self._stack.pop_all()
 
-    def __enter__(self) -> NewRunPlace:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _open_own(self) -> Store:

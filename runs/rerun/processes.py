@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NoReturn
 
 from observers.record.identity import CHECK_VARIABLE
@@ -36,7 +35,7 @@ kill -s KILL -- "-$0"
 """
 
 
-class EndsWithUs:
+class EndsWithUs(contextlib.AbstractContextManager["EndsWithUs"]):
     """Context manager that ends a process and its group when this process ends.
 
     Args:
@@ -58,10 +57,7 @@ class EndsWithUs:
         with contextlib.suppress(BrokenPipeError):
             self._watch.communicate(b"\n")
 
-    def __enter__(self) -> EndsWithUs:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

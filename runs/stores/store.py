@@ -7,7 +7,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from observers.errors import ArtifactError
@@ -39,7 +38,7 @@ _MAX_WATCHED = 200
 _SHOWN = 20
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """All runs of one place, a folder or a database: find, read, tag, remove and add them.
 
     A store serves one thread. It holds an index or a connection until you close it, by `close` or with a `with` block.
@@ -87,10 +86,7 @@ class Store:
         """Close the index or the connection."""
         self.backend.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ finding

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 __all__ = ["Printed", "printed_lines"]
@@ -12,7 +12,7 @@ __all__ = ["Printed", "printed_lines"]
 _MOST_BYTES = 4096
 
 
-class Printed:
+class Printed(contextlib.AbstractContextManager["Printed"]):
     """A file that a process prints to, for a `with` block that closes it.
 
     Args:
@@ -33,10 +33,7 @@ class Printed:
         is_log = self._stream is None
         return printed_lines(Path(f"/proc/self/fd/{self.descriptor}") if is_log else self.descriptor, self._start)
 
-    def __enter__(self) -> Printed:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
 

@@ -28,8 +28,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from observers.record.identity import TRIAL_VARIABLE
 from runs.errors import LaunchError
@@ -69,7 +68,7 @@ class Event:
     lease: Mapping[str, Any] | None = None
 
 
-class WarmPython:
+class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
     """A Python that has imported packages, and forks a process for each launch; for any number of threads.
 
     It begins to import when this object is made; only the first launch waits for that.
@@ -181,14 +180,11 @@ class WarmPython:
         self._socket.close()
         self._process.wait()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class Job:
+class Job(contextlib.AbstractContextManager["Job"]):
     """A process that was started; for one thread.
 
     Leaving its `with` block before it has ended interrupts it, as Ctrl-C does, and kills it when it takes too long.
@@ -346,10 +342,7 @@ class Job:
             self._report = -1
             self._line.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -22,7 +22,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
@@ -60,7 +59,7 @@ class Update:
     num_problems: int
 
 
-class Index:
+class Index(contextlib.AbstractContextManager["Index"]):
     """The index over the runs of a folder, for one thread.
 
     Its file lies in the folder; if that is not writable, in the user's cache; else in memory.
@@ -210,10 +209,7 @@ class Index:
         """Close the file; the next question opens it again."""
         self._file.close()
 
-    def __enter__(self) -> Index:
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ updating
