@@ -39,6 +39,7 @@ __all__ = [
     "StoreAwayError",
     "StoreError",
     "SweepError",
+    "naming_os_errors",
     "needing_extra",
 ]
 
@@ -117,3 +118,21 @@ def needing_extra(extra: str, what: str) -> Iterator[None]:
             f"{what} needs the package {error.name!r}, which is not installed; "
             f"install it with: pip install 'sacristan[{extra}]'"
         ) from error
+
+
+@contextlib.contextmanager
+def naming_os_errors(sentence: str, hint: str = "", kind: type[RunsError] = StoreError) -> Iterator[None]:
+    """Turn an OSError within into an error of the package: the sentence, the system's reason in brackets, and the hint.
+
+    Args:
+        sentence: What cannot be done, such as `my_runs cannot be written`.
+        hint: What to do next, such as `; check its permissions`.
+        kind: The class of the error.
+
+    Raises:
+        RunsError: If there is an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{sentence} ({error.strerror or error}){hint}") from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, where_of
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr, print_unified
-from runs.errors import LaunchError
+from runs.errors import LaunchError, naming_os_errors
 from runs.query.texts import value_text
 
 if TYPE_CHECKING:
@@ -140,11 +140,9 @@ def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
     text = requirements(record)
     folder = Path(arguments.env or f"reproduce-{record.id}")
     path = folder / "requirements.txt"
-    try:
+    with naming_os_errors(f"{path} cannot be written", "; give another folder to --env", LaunchError):
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be written ({error.strerror}); give another folder to --env") from error
     python = "python" + ".".join(record.python.split(".")[:2]) if record.python else "python3"
     here = shlex.quote(str(folder / "venv"))
     build = f"{python} -m venv {here} && {here}/bin/python -m pip install -r {shlex.quote(str(path))}"

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.stores.content import Content
 
 if TYPE_CHECKING:
@@ -97,10 +97,8 @@ class Artifact:
             StoreError: If its bytes were deleted, or the file cannot be written.
         """
         folder = Path(to_dir)
-        try:
+        with naming_os_errors(f"{folder} cannot be created"):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be created ({error.strerror})") from error
         base = self.name.replace("/", "_")
         ending = "" if base.endswith(self.extension) else f".{self.extension}"
         return self._stored.save(folder / f"{self._run_id}_{base}{ending}", overwrite=True)

@@ -26,7 +26,7 @@ from observers.record.identity import (
 )
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
-from runs.errors import DamagedError, LaunchError, StoreError
+from runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.record import RESUME_SETTING, Record
@@ -188,7 +188,7 @@ def _check_ended(record: Record) -> None:
 @contextlib.contextmanager
 def _working_folder(keep: Path | None) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
-        try:
+        with naming_os_errors(f"{keep or 'a temporary folder'} cannot be made", kind=LaunchError):
             if keep is None:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reproduce-")))
             else:
@@ -196,8 +196,6 @@ def _working_folder(keep: Path | None) -> Iterator[Path]:
                 folder.mkdir(parents=True, exist_ok=True)
                 if any(folder.iterdir()):
                     raise LaunchError(f"{keep} is not empty; give another folder to --keep")
-        except OSError as error:
-            raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
         yield folder.resolve()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from observers.record.identity import CHECK_VARIABLE
-from runs.errors import LaunchError
+from runs.errors import LaunchError, naming_os_errors
 from runs.rerun.launching import Launch
 
 __all__ = ["EndsWithUs", "become", "check_settings", "end_text", "raising_signals", "run_launch", "started"]
@@ -61,13 +61,9 @@ class EndsWithUs(contextlib.AbstractContextManager["EndsWithUs"]):
         self.release()
 
 
-@contextlib.contextmanager
-def _naming(launch: Launch) -> Iterator[None]:
+def _naming(launch: Launch) -> contextlib.AbstractContextManager[None]:
     """Turn errors of the system into one that names the command and the folder."""
-    try:
-        yield
-    except OSError as error:
-        raise LaunchError(f"{launch.text} cannot be started in {launch.cwd} ({error.strerror})") from error
+    return naming_os_errors(f"{launch.text} cannot be started in {launch.cwd}", kind=LaunchError)
 
 
 def check_settings(launch: Launch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from runs.errors import StoreError
+from runs.errors import naming_os_errors
 from runs.stores.run import Run
 
 __all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "staging_folder"]
@@ -61,12 +61,10 @@ def staging_folder(home: Path | None = None) -> Iterator[Path]:
     Raises:
         StoreError: If it cannot be created.
     """
-    try:
+    with naming_os_errors(f"{home or 'the folder of temporary files'} cannot be written"):
         if home is not None:
             home.mkdir(exist_ok=True)
         path = Path(tempfile.mkdtemp(prefix="runs-", dir=home))
-    except OSError as error:
-        raise StoreError(f"{home or 'the folder of temporary files'} cannot be written ({error.strerror})") from error
     try:
         yield path
     finally:

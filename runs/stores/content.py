@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from observers.record.atomic_file import replacing
 from observers.record.json_text import parse_json
-from runs.errors import DamagedError, StoreError
+from runs.errors import DamagedError, StoreError, naming_os_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,11 +97,8 @@ class Content:
         path = Path(path)
         if not overwrite and (path.exists() or path.is_symlink()):
             raise StoreError(f"{path} already exists; choose another name, or use overwrite=True")
-        try:
-            with replacing(path) as stream:
-                self.write_to(stream)
-        except OSError as error:
-            raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+        with naming_os_errors(f"{path} cannot be written"), replacing(path) as stream:
+            self.write_to(stream)
         return path
 
     def sha256(self) -> str:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from observers.record.redaction import hide_user
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.stores.store import Store
 
 __all__ = ["open_store"]
@@ -50,12 +50,6 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     from runs.stores.folders.backend import FolderBackend
 
     if create:
-        _create(Path(where))
+        with naming_os_errors(f"{where} cannot be made"):
+            Path(where).mkdir(parents=True, exist_ok=True)
     return Store(FolderBackend(where))
-
-
-def _create(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be made ({error.strerror})") from error

@@ -27,7 +27,7 @@ from observers.record.json_text import parse_json
 from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
 from runs.drawing.output_file import check_output, is_stream, writing
-from runs.errors import ArchiveError, RunsError, StoreError
+from runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors
 from runs.stores.changes import Copied
 from runs.stores.opening import open_store
 from runs.stores.run import Run
@@ -91,15 +91,12 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
     path = Path(path)
     check_output(path, overwrite=overwrite)
     left_out: list[str] = []
-    try:
-        # On the disk of the archive, which needs the room anyway.
-        with staging_beside(path) as base:
-            entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
-            with writing(path, overwrite=overwrite) as stream:
-                count = _write(stream, base, entries, runs[0].store.tell if runs else None, left_out)
-                num_bytes = stream.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+    # On the disk of the archive, which needs the room anyway.
+    with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as base:
+        entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
+        with writing(path, overwrite=overwrite) as stream:
+            count = _write(stream, base, entries, runs[0].store.tell if runs else None, left_out)
+            num_bytes = stream.seek(0, os.SEEK_END)
     return Exported(count, num_bytes, tuple(left_out))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from observers.record.atomic_file import replacing
 from observers.record.safe_paths import relative_path
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.stores.content import Content
 
 __all__ = ["Fetched", "choose", "fetch", "length_of"]
@@ -79,10 +79,8 @@ def fetch(contents: Iterable[Content], folder: str | Path, *, overwrite: bool = 
     """
     folder = Path(folder)
     fetched = Fetched()
-    try:
+    with naming_os_errors(f"{folder} cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be made ({error.strerror})") from error
     written: set[str] = set()
     for content in contents:
         try:

@@ -24,7 +24,7 @@ from observers.record.atomic_file import replacing, write_once
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.query.flattening import mappings_in
 
 __all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
@@ -150,15 +150,13 @@ class FolderClaims(Claims):
 
     def listed(self) -> list[Claim]:
         claims: list[Claim] = []
-        try:
+        reading = naming_os_errors(f"{self._folder} cannot be read", "; check its permissions")
+        with reading, contextlib.suppress(FileNotFoundError):  # of the claim after the last
             while True:
                 attempt = self._first + len(claims)
                 content = read_regular(self._path(attempt))
                 claims.append(_claim(attempt, content, self._process(attempt)))
-        except FileNotFoundError:
-            return claims
-        except OSError as error:
-            raise StoreError(f"{self._folder} cannot be read ({error.strerror}); check its permissions") from error
+        return claims
 
     def add(self, attempt: int) -> bool:
         content = self._owner or json.dumps(_own_lease())
@@ -175,12 +173,8 @@ class FolderClaims(Claims):
         with self._writing(), replacing(self._lease_path(attempt), durable=False) as stream:
             stream.write(json.dumps(process).encode())
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(f"{self._folder} cannot be written ({error.strerror}); check its permissions") from error
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return naming_os_errors(f"{self._folder} cannot be written", "; check its permissions")
 
     def _process(self, attempt: int) -> Mapping[str, Any] | None:
         with contextlib.suppress(OSError, ValueError):  # a power cut that damages it ended the process as well

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from observers.record.atomic_file import replacing
 from observers.record.locking import claimed
 from observers.record.schema import NOTES, RUN
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.query.filters import Filter, Question
 from runs.query.index.folders import has_record, require_folder
 from runs.query.index.index import Index
@@ -131,10 +131,8 @@ class FolderBackend(Backend):
     def artifacts(self) -> list[str]:
         from observers.artifacts.store import ArtifactStore
 
-        try:
+        with naming_os_errors(f"{self.folder} cannot be read"):
             return ArtifactStore(self.folder).names()
-        except OSError as error:
-            raise StoreError(f"{self.folder} cannot be read ({error.strerror})") from error
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
         from runs.stores.folders.artifacts import versions_in_folder
@@ -145,14 +143,11 @@ class FolderBackend(Backend):
 
     def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
         folder = self.folder / run.id
-        try:
-            with claimed(folder):
-                now = FolderRun(self.store, self.folder, run.id)
-                content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
-                with replacing(folder / NOTES) as stream:
-                    stream.write(content)
-        except OSError as error:
-            raise StoreError(f"{folder} cannot be written ({error.strerror})") from error
+        with naming_os_errors(f"{folder} cannot be written"), claimed(folder):
+            now = FolderRun(self.store, self.folder, run.id)
+            content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
+            with replacing(folder / NOTES) as stream:
+                stream.write(content)
 
     def remove(self, run: Run) -> None:
         remove_folder(self.folder, self.folder / run.id)

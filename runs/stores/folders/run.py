@@ -35,7 +35,7 @@ from observers.record.schema import (
     read_names,
 )
 from observers.record.stored_files import md5_in
-from runs.errors import StoreError
+from runs.errors import StoreError, naming_os_errors
 from runs.query.flattening import list_of, mapping_of
 from runs.query.index.fields import summary_of
 from runs.query.index.folders import has_record
@@ -235,10 +235,8 @@ class FolderRun(Run):
             return missing_content(name, "its record names a path outside of the store")
 
         def open_() -> BinaryIO:
-            try:
+            with naming_os_errors(f"{name!r} of run {self.id} cannot be read"):
                 return open_regular(target)
-            except OSError as error:
-                raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
 
         return Content(name, open_, md5)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import make_folder, replacing
-from runs.errors import PlotError, needing_extra
+from runs.errors import PlotError, naming_os_errors, needing_extra
 from runs.query.texts import count_text
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.samplers import without_experimental_warnings
@@ -79,13 +79,11 @@ def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None)
     folder = Path(folder)
     contents = [(PAGE, _page(readable, title).encode())]
     contents += [(f"{name}.png", content) for name, content in make_pictures(readable, title)]
-    try:
+    with naming_os_errors(f"{folder} cannot be written", "; give another folder", PlotError):
         make_folder(folder)
         for name, content in contents:
             with replacing(folder / name) as stream:
                 stream.write(content)
-    except OSError as error:
-        raise PlotError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
     return [folder / name for name, _ in contents]
 
 
