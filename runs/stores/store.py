@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from observers.errors import ArtifactError
 from runs.drawing.markup import escape
-from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from runs.query.filters import Question, names_in, parse_filter
 from runs.query.names import COMMON_FIELDS
 from runs.stores.backend import Backend
 from runs.stores.changes import Copied, Discarded, Removed, StagedRun
 from runs.stores.field_names import FieldNames, require_searchable
-from runs.stores.notes import check_tags, with_reproduction, with_tags, with_text
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
@@ -368,8 +368,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
             StoreError: If the store cannot be written.
         """
         add, remove = list(add), set(remove)
-        check_tags(add)
-        return self._note(run, lambda now: with_tags(now, add, remove))
+        for tag in add:
+            if not re.fullmatch(r"[\w-]+", tag):
+                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
+        return self._note(run, lambda now: {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}})
 
     def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
         """Replace the note on a run; return the run as it is now.
@@ -383,7 +385,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
             ChangedError: If the present note differs from `was`; it stays.
             StoreError: If the store cannot be written.
         """
-        return self._note(run, lambda now: with_text(now, text, was))
+
+        def replaced(now: Run) -> Mapping[str, Any]:
+            if was is not None and now.note != was:
+                raise ChangedError(f"the note of run {run.id} has changed; read it, and combine both")
+            return {"note": text}
+
+        return self._note(run, replaced)
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
@@ -395,7 +403,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If the store cannot be written.
         """
-        return self._note(run, lambda now: with_reproduction(now, entry))
+        return self._note(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
 
     def _note(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> Run:
         self.backend.change_notes(self.get(run.id), change)

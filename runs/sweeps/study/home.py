@@ -17,7 +17,7 @@ import abc
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,12 +269,11 @@ class FolderHome(Home):
             stream.write(json.dumps(lease(BEAT_S)).encode())
 
     def leases(self) -> dict[str, dict[str, Any]]:
-        return dict(self._leases())
-
-    def _leases(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        found = {}
         for path in (self.folder / "agents").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
-                yield path.stem, parse_json(read_regular(path))
+                found[path.stem] = parse_json(read_regular(path))
+        return found
 
     def leave(self, agent: str) -> None:
         (self.folder / "agents" / f"{agent}.json").unlink(missing_ok=True)
