@@ -46,13 +46,19 @@ def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequenc
 
 def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
     parts, fields = [name for name in names if name in PARTS], [name for name in names if name not in PARTS]
-    by_key = {_place(run.key): run for run in runs}
-    query = {"_id": {"$in": [run.key for run in runs]}}
     with mongo.errors():
-        for document in mongo.runs.find(query, _projection(parts, fields)):
-            run = by_key.get(_place(document["_id"]))
-            if run is not None:
-                _hold(run, document, parts, fields)
+        for run, document in _documents_of(mongo, runs, _projection(parts, fields)):
+            _hold(run, document, parts, fields)
+
+
+def _documents_of(
+    mongo: MongoDatabase, runs: Sequence[MongoRun], projection: Mapping[str, int]
+) -> Iterator[tuple[MongoRun, Document]]:
+    by_key = {_place(run.key): run for run in runs}
+    for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, projection):
+        run = by_key.get(_place(document["_id"]))
+        if run is not None:
+            yield run, document
 
 
 def _projection(parts: Sequence[str], fields: Sequence[str]) -> dict[str, int]:
@@ -107,21 +113,14 @@ def series_from(
     for batch in _batches(runs, _BATCH_OF_SERIES):
         query = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
         with mongo.errors():
-            _hold_starts(mongo, batch)
+            for run, document in _documents_of(mongo, batch, {"start_time": 1}):
+                run.hold_start(document)
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", query)}
             decoded = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(query, SERIES_FIELDS))
             documents = {_place(document["run_id"]): document for document in decoded}
         for run in batch:
             first = documents.get(_place(run.key))
             yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
-
-
-def _hold_starts(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
-    by_key = {_place(run.key): run for run in runs}
-    for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, {"start_time": 1}):
-        run = by_key.get(_place(document["_id"]))
-        if run is not None:
-            run.hold_start(document)
 
 
 def _place(key: Any) -> tuple[str, str]:
