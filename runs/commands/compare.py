@@ -70,8 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _print(comparison: Comparison) -> None:
     from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
-    over = f" over {', '.join(comparison.over)}" if comparison.over else ""
-    print_text(f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})", "bold")
+    print_text(comparison.title, "bold")
     print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
     if comparison.pairs:
         print()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text, print_unified
+from runs.commands.terminal.text import print_json, print_sources, print_text, print_unified
 from runs.query.texts import is_number, value_text
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def _print(old: Run, new: Run, found: Difference, output: str | None) -> None:
         if part:
             print_text(name, "bold")
             _print_changes(part, name, old.id, new.id)
-    for name, text in found.sources.items():
-        print_text(f"source {name}", "bold")
-        print_unified(text)
+    print_sources(found.sources)
     if output:
         print_text("output", "bold")
         print_unified(output)

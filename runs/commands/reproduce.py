@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, where_of
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr, print_unified
+from runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
 from runs.errors import LaunchError, naming_os_errors
 from runs.query.texts import value_text
 
@@ -172,10 +172,8 @@ def _print(done: Reproduction) -> None:
     _print_sentences("note", done.notes)
     if verdict.verdict != IDENTICAL:
         _print_sentences("environment", [entry.text for entry in (*done.plan.environment.loud, *done.flags)])
-    if done.sources and (verdict.verdict == DIVERGED or done.plan.restored is None):
-        for name, text in done.sources.items():
-            print_text(f"source {name}", "bold")
-            print_unified(text)
+    if verdict.verdict == DIVERGED or done.plan.restored is None:
+        print_sources(done.sources)
 
 
 def _print_metrics(verdict: Verdict) -> None:

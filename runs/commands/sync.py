@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
         print("no run here was to be delivered to a MongoDB")
     if num_bad:
         print_to_stderr(f"error: {num_bad} of {len(found)} runs could not be delivered")
-    return 1 if num_bad else 0
+    return int(num_bad > 0)
 
 
 def _print(result: SyncResult) -> None:

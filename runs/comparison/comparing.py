@@ -102,6 +102,12 @@ class Comparison:
     cautions: tuple[str, ...]
 
     @property
+    def title(self) -> str:
+        """What is compared, in one line."""
+        over = f" over {', '.join(self.over)}" if self.over else ""
+        return f"{self.metric} by {', '.join(self.by)}{over} ({self.better})"
+
+    @property
     def better(self) -> str:
         """The direction that is better, in words."""
         return better_text("max" if self.larger_is_better else "min")

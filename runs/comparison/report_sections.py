@@ -80,10 +80,8 @@ def statistics_section(comparison: Comparison) -> Markup:
     Args:
         comparison: The comparison of the runs of the report.
     """
-    over = f" over {', '.join(comparison.over)}" if comparison.over else ""
-    heading = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})"
     groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
-    parts = [element("p", heading, class_="about"), _wide(groups, "Groups")]
+    parts = [element("p", comparison.title, class_="about"), _wide(groups, "Groups")]
     if comparison.pairs:
         parts += [element("h3", "Differences"), _wide(table(PAIR_HEAD, pair_rows(comparison), (3, 6)), "Differences")]
     parts += [element("p", note, class_="note") for note in notes(comparison)]

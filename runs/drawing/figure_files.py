@@ -101,22 +101,9 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: boo
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
-    handles, log_y = [], panel.log_y
-    for number, curve in enumerate(panel.curves):
-        color = COLORS[number % len(COLORS)]
-        dash = _DASHES[number // len(COLORS) % len(_DASHES)]
-        x, y = curve.x / _DAY_S if panel.is_time else curve.x, _shown(curve.y, log_y)
-        if curve.raw is not None:
-            axes.plot(x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
-        if curve.low is not None and curve.high is not None:
-            # On a logarithmic axis the band reaches the edge where it goes below 0.
-            low, high = _shown(curve.low, False), _shown(curve.high, log_y)
-            axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
-        [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
-        _mark_lonely(axes, x, y, color)
-        handles.append(line)
-    if log_y:
-        values = np.concatenate([_shown(curve.y, log_y) for curve in panel.curves])
+    handles = [_draw_curve(axes, panel, number) for number in range(len(panel.curves))]
+    if panel.log_y:
+        values = np.concatenate([_shown(curve.y, log_y=True) for curve in panel.curves])
         axes.set_yscale("log", nonpositive="clip")
         # A band that goes below 0 would stretch the axis without end.
         axes.set_ylim(np.nanmin(values) / 1.3, None)
@@ -129,6 +116,23 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     if panel.notes:
         notes = "\n".join(textwrap.wrap("; ".join(map(printable, panel.notes)), _NOTE_WIDTH))
         axes.set_title(notes, fontsize=8, color="#666666", loc="left")
+
+
+def _draw_curve(axes: Any, panel: Panel, number: int) -> Any:
+    """Draw one curve of a panel, and return its line."""
+    curve, log_y = panel.curves[number], panel.log_y
+    color = COLORS[number % len(COLORS)]
+    dash = _DASHES[number // len(COLORS) % len(_DASHES)]
+    x, y = curve.x / _DAY_S if panel.is_time else curve.x, _shown(curve.y, log_y)
+    if curve.raw is not None:
+        axes.plot(x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
+    if curve.low is not None and curve.high is not None:
+        # On a logarithmic axis the band reaches the edge where it goes below 0.
+        low, high = _shown(curve.low, False), _shown(curve.high, log_y)
+        axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
+    _mark_lonely(axes, x, y, color)
+    return line
 
 
 def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str) -> None:

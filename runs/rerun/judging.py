@@ -287,10 +287,9 @@ def _artifact_reasons(before: Mapping[str, Content], after: Mapping[str, Content
         elif name not in before:
             yield f"artifact {name!r}: only the new run made it"
         else:
-            digests = [digest_of(artifacts[name]) for artifacts in (before, after)]
-            if digests[0] != digests[1] or digests[0] is None:
-                recorded, now = (digest[:12] if digest else "gone" for digest in digests)
-                yield f"artifact {name!r} differs: recorded sha256 {recorded}, now {now}"
+            recorded, now = (digest_of(artifacts[name]) or "gone" for artifacts in (before, after))
+            if recorded != now or recorded == "gone":
+                yield f"artifact {name!r} differs: recorded sha256 {recorded[:12]}, now {now[:12]}"
 
 
 def _version_reasons(old: Run, new: Run) -> Iterator[str]:

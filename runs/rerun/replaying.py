@@ -140,23 +140,19 @@ def compare_points(
     different: list[tuple[float, str, float, float | None]] = []
     for name, series in sorted(recorded.items()):
         old = _between(series, after, until)
-        new = _between(replayed[name], after, until) if name in replayed else None
-        if not len(old) or (new is not None and not len(new)):
+        new = _between(replayed[name], after, until) if name in replayed else np.empty((0, 2))
+        if not len(old) or (name in replayed and not len(new)):
             continue
-        if new is None:
-            step, value = old[0].tolist()
-            different.append((step, name, value, None))
-            continue
-        num_points += len(old)
-        num_metrics += 1
+        if name in replayed:
+            num_points, num_metrics = num_points + len(old), num_metrics + 1
         if (pair := _first_different(old, new)) is not None:
             different.append((pair[0], name, *pair[1:]))
     if not num_points and not different:
         raise LaunchError(f"there are no points of steps {after + 1} to {until} to compare")
-    if not different:
-        return Replay(state, after, until, num_points, num_metrics, None)
-    step, name, value, other = min(different, key=lambda entry: entry[:2])
-    first = (name, int(step) if float(step).is_integer() else step, value, other)
+    first = None
+    if different:
+        step, name, value, other = min(different, key=lambda entry: entry[:2])
+        first = (name, int(step) if float(step).is_integer() else step, value, other)
     return Replay(state, after, until, num_points, num_metrics, first)
 
 

@@ -94,6 +94,10 @@ def _check_comparable(old: Record, new: Record, code: int) -> None:
         raise LaunchError(
             f"run {old.id} was not run to its end again: run {new.id} is {new.run.status} ({end_text(code)})"
         )
+    _check_same_data(old, new)
+
+
+def _check_same_data(old: Record, new: Record) -> None:
     # Stock Sacred does not check resources itself.
     read = {content.name: content for content in new.resources}
     for content in old.resources:

@@ -95,7 +95,7 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
     with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as base:
         entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
         with writing(path, overwrite=overwrite) as stream:
-            count = _write(stream, base, entries, runs[0].store.tell if runs else None, left_out)
+            count = _write(stream, base, entries, runs[0].store.tell if runs else lambda *_: None, left_out)
             num_bytes = stream.seek(0, os.SEEK_END)
     return Exported(count, num_bytes, tuple(left_out))
 
@@ -134,7 +134,7 @@ def _write(
     stream: BinaryIO,
     base: Path,
     entries: list[dict[str, str]],
-    tell: Callable[[str, int, int], None] | None,
+    tell: Callable[[str, int, int], None],
     left_out: list[str],
 ) -> int:
     """Write an archive of all files below `base`; return their number."""
@@ -143,15 +143,14 @@ def _write(
     manifest: dict[str, Any] = {"format": FORMAT, "runs": entries, "files": {}}
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for number, name in enumerate(names):
-            if tell is not None and number % 100 == 0:
+            if number % 100 == 0:
                 tell("packing files", number, len(names))
             if _is_member(name, folders):
                 manifest["files"][name] = _pack(archive, base / name, name)
             else:
                 left_out.append(f"{name!r}: no file in an archive may be called so")
         archive.writestr(_info(MANIFEST), json.dumps(manifest, indent=1))
-    if tell is not None:
-        tell("packing files", len(names), len(names))
+    tell("packing files", len(names), len(names))
     return len(manifest["files"])
 
 

@@ -35,7 +35,7 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
         )
         return
     if removed.runs:
-        runs = f"run{'s' if len(removed.runs) > 1 else ''} {list_text(removed.runs)}"
+        runs = f"run{'s' * (len(removed.runs) > 1)} {list_text(removed.runs)}"
         if in_trash:
             print_text(f"moved {runs} into the trash; to restore: python -m runs restore {removed.runs[0]}")
         else:

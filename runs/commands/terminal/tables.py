@@ -60,7 +60,9 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], inden
     left_out: list[int] = []
     if is_terminal():
         least = list(map(_least, columns, texts))
-        widths, left_out = fit(widths, least, [c.is_kept for c in columns], _terminal_width() - indent)
+        widths, left_out = fit(
+            widths, least, [c.is_kept for c in columns], max(20, shutil.get_terminal_size().columns) - indent
+        )
     head = [[Cell(title, "bold") for title in titles]] if any(titles) else []
     for row in (*head, *shown):
         _print_row(columns, row, widths, indent)
@@ -161,7 +163,3 @@ def _cut(text: str, width: int) -> str:
     from rich.cells import set_cell_size
 
     return set_cell_size(text, width - 1) + "…"
-
-
-def _terminal_width() -> int:
-    return max(20, shutil.get_terminal_size().columns)

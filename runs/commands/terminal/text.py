@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from runs.query.strict_json import strict
@@ -22,6 +23,7 @@ __all__ = [
     "is_coloured",
     "is_terminal",
     "print_json",
+    "print_sources",
     "print_text",
     "print_to_stderr",
     "print_unified",
@@ -82,6 +84,17 @@ def print_unified(text: str) -> None:
     """
     for line in text.splitlines():
         print_text(f"  {line}", _DIFF_STYLES.get(line[:1], ""))
+
+
+def print_sources(diffs: Mapping[str, str]) -> None:
+    """Print how sources differ.
+
+    Args:
+        diffs: A unified diff for each source, by its name.
+    """
+    for name, text in diffs.items():
+        print_text(f"source {name}", "bold")
+        print_unified(text)
 
 
 def print_to_stderr(text: str) -> None:

@@ -102,11 +102,16 @@ def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
 
 def choices(values: Sequence[Any]) -> list[Any]:
     """Return values as Optuna gets them: unchanged, or as JSON if Optuna cannot store them or tell them apart."""
-    plain = all(value is None or (isinstance(value, bool | int | float | str) and value == value) for value in values)
-    if plain and len(set(values)) == len(values):  # for which 1, 1.0 and True are the same, as for Optuna
+    if all(map(_is_plain, values)) and len(set(values)) == len(
+        values
+    ):  # for which 1, 1.0 and True are the same, as for Optuna
         return list(values)
     texts = [json.dumps(value) for value in values]
     return [text if text not in texts[:place] else f"{text} ({place})" for place, text in enumerate(texts)]
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or (isinstance(value, bool | int | float | str) and value == value)
 
 
 def position_of(values: Sequence[Any], value: Any) -> int:

@@ -134,14 +134,11 @@ class Study:
             "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
             "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
         }
-        self.optuna: optuna.Study
-        if is_read_only:
-            try:
-                self.optuna = optuna.load_study(**common)
-            except KeyError as error:
-                raise SweepError(f"{home.where}: no agent has opened its study yet") from error
-        else:
-            self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
+        self.optuna: optuna.Study = (
+            _loaded(common, home)
+            if is_read_only
+            else optuna.create_study(**common, directions=directions, load_if_exists=True)
+        )
         self._study_id = self._storage.get_study_id_from_name(definition.id)
         self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
         self.draws_alone = draws_alone(spec)
@@ -385,6 +382,15 @@ class Study:
         if point.is_finished:
             self._ended[number] = point
         return point
+
+
+def _loaded(options: Mapping[str, Any], home: Home) -> optuna.Study:
+    import optuna
+
+    try:
+        return optuna.load_study(**options)
+    except KeyError as error:
+        raise SweepError(f"{home.where}: no agent has opened its study yet") from error
 
 
 def _key(parameters: Mapping[str, Any]) -> str:
