@@ -15,35 +15,46 @@ from runs.board.colours import colour_of, colours_of
 from runs.board.points_page import MAX_POINTS, Table, between, check_number, file_response
 from runs.board.views import RunsView
 from runs.board.visits import Visit, page
-from runs.comparison.panels import make_panels
+from runs.comparison.expressions import Quantity, split_quantities
+from runs.comparison.panels import make_panel
 from runs.drawing.curve import Curve, Panel
 from runs.errors import FilterError, PlotError
 from runs.stores.run import Run
 
-__all__ = ["MAX_DRAWN", "ROUTES", "Section", "first_panels", "panels_url", "sections_of"]
+__all__ = ["MAX_DRAWN", "PINNED", "ROUTES", "Section", "first_panels", "panels_url", "sections_of"]
 
 # Runs behind the curves of a panel.
 MAX_DRAWN = 500
 # Points that one answer holds, over all of its curves, and those of one curve.
 _MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 60_000, 2_000, 100
-_MAX_METRICS = 1_000
+_MAX_METRICS, _MAX_QUANTITIES = 1_000, 10
 # Runs whose metrics a page offers, and runs that are asked whether they still log.
 _MAX_ASKED = 50
+# The section of the pinned panels; no metric begins so.
+PINNED = "/"
 _PANEL, _PRELOADED = "/workspace/panel", 2
+# Of the metrics of a panel, as plotly.js calls them.
+_DASHES = ("solid", "dot", "dash", "dashdot")
 _X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
 
 Section = tuple[str, list[str]]
 
 
-def sections_of(runs: Sequence[Run]) -> list[Section]:
-    """Return the metrics of runs by the first part of their names, those of validation first and of the machine last.
+def sections_of(runs: Sequence[Run], pinned: Sequence[str]) -> list[Section]:
+    """Return the panels of runs in sections: pinned ones, then a panel for each metric, by the first part of its name.
 
     Args:
         runs: The runs; the first 50 are asked.
+        pinned: The pinned panels.
+
+    Returns:
+        The sections with their panels, those of validation first and of the machine last.
     """
     names = sorted({name for run in runs[:_MAX_ASKED] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
-    sections: dict[str, list[str]] = {}
+    sections: dict[str, list[str]] = {PINNED: list(pinned)} if pinned and runs else {}
     for name in names:
+        if name in pinned:
+            continue
         sections.setdefault(_prefix(name), []).append(name)
     return list(sections.items())
 
@@ -120,11 +131,17 @@ def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
 def _made(
     visit: Visit, view: RunsView, runs: Sequence[Run], num_points: int, bounds: tuple[float | None, float | None]
 ) -> Panel:
-    metric = visit.asked("panel")
-    if not metric:
-        raise PlotError("got no metric to draw")
-    [panel] = make_panels(runs, [metric], view.plot(num_points, bounds))
-    return panel
+    title = visit.asked("panel")
+    metrics = _quantities(title, runs)
+    return make_panel(title, metrics, runs, view.plot(num_points, bounds))
+
+
+def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
+    """Return the metrics and expressions of a panel; a metric that holds a comma is one of them."""
+    metrics = [title] if any(title in run.metrics for run in runs[:_MAX_ASKED]) else split_quantities(title)
+    if not 0 < len(metrics) <= _MAX_QUANTITIES:
+        raise PlotError(f"got {len(metrics)} metrics to draw, expected 1 to {_MAX_QUANTITIES} in a panel")
+    return metrics
 
 
 def _document(curve: Curve, colours: Mapping[str, str]) -> dict[str, Any]:
@@ -133,6 +150,7 @@ def _document(curve: Curve, colours: Mapping[str, str]) -> dict[str, Any]:
         "key": curve.key,
         "label": curve.label,
         "color": colours.get(curve.key) or colour_of(curve.key),
+        "dash": _DASHES[curve.part % len(_DASHES)],
         **{name: values for name, values in parts.items() if values is not None},
     }
 
@@ -144,7 +162,10 @@ def _points(visit: Visit) -> Response:
     """Answer with all points of the curves of one panel."""
     view = RunsView.of(visit.request.query_params)
     runs = _drawn_runs(visit, view)
-    check_number(runs, visit.asked("panel"))
+    existing = {name for run in runs for name in run.metrics}
+    for text in _quantities(visit.asked("panel"), runs):
+        for name in Quantity.of(text, existing).names:
+            check_number(runs, name)
     panel = _made(visit, view, runs, MAX_POINTS, (None, None))
     optional = [
         (title, name)

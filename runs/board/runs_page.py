@@ -118,7 +118,7 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
         numeric={name for place, name in enumerate(columns) if _is_numeric([values[place] for _, values in rows])},
         broken=visit.store.unreadable(_BROKEN_FOR_S),
         colours=colours_of(runs),
-        sections=sections_of(runs),
+        sections=sections_of(runs, view.panel),
         url=panels_url(view, runs),
     )
 
@@ -176,7 +176,7 @@ def _grouped(visit: Visit, view: RunsView) -> _Shown:
         numeric=numbers.keys(),
         broken=visit.store.unreadable(_BROKEN_FOR_S),
         colours={group.label: colour_of(group.label) for group in groups[:_MAX_GROUPS]},
-        sections=sections_of(runs),
+        sections=sections_of(runs, view.panel),
         url=panels_url(view, runs),
     )
 

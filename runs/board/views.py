@@ -21,14 +21,16 @@ from runs.query.names import full_name, short_name
 from runs.stores.settings import show
 from runs.stores.store import NEWEST_FIRST
 
-__all__ = ["ALL", "LAYOUTS", "TABS", "CompareView", "RunsView"]
+__all__ = ["ALL", "LAYOUTS", "NONE", "TABS", "CompareView", "RunsView"]
 
 TABS = ("config", "sources", "media", "statistics")
 LAYOUTS = ("both", "table", "charts")
 # Hides every run that `eye` does not name.
 ALL = "*"
+# Opens every section.
+NONE = "-"
 # Limits of what a URL may ask for.
-_MAX_COLUMNS, _MAX_CONDITIONS, _MAX_PAGE = 60, 30, 100_000
+_MAX_COLUMNS, _MAX_CONDITIONS, _MAX_PANELS, _MAX_PAGE = 60, 30, 60, 100_000
 _CONDITION = re.compile(r"[=<>~]|\s(not\s+)?in\s*[\[(]", re.I)
 
 
@@ -49,6 +51,9 @@ class RunsView(UrlView):
         layout: One of `LAYOUTS`.
         hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
         eye: Runs or groups whose curves are shown although all others are hidden.
+        panel: Pinned panels, in their order: metrics and expressions of metrics, with commas between.
+        wide: Panels that take the whole width.
+        closed: Sections of panels that are closed; `NONE` for no section.
         x: The horizontal axis; see `runs.drawing.curve.curve_of`.
         smoothing: Weight of earlier points, from 0 to below 1.
         log_x, log_y: Logarithmic axes.
@@ -67,6 +72,9 @@ class RunsView(UrlView):
     layout: str = LAYOUTS[0]
     hide: tuple[str, ...] = ()
     eye: tuple[str, ...] = ()
+    panel: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ("system",)
     x: str = "step"
     smoothing: float = 0.0
     log_x: bool = False
@@ -89,6 +97,7 @@ class RunsView(UrlView):
             group=",".join(_names(view.group)),
             over=",".join(_names(view.over)),
             column=tuple(dict.fromkeys(map(_short, view.column)))[:_MAX_COLUMNS],
+            panel=view.panel[:_MAX_PANELS],
             page=view.page if 0 < view.page <= _MAX_PAGE else 1,
             smoothing=view.smoothing if 0 <= view.smoothing < 1 else 0.0,
         )

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runs.comparison.curves import mean_curve, smooth
+from runs.comparison.expressions import Quantity
 from runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
 from runs.drawing.curve import Curve, Panel, curve_of, panelled, thin
 from runs.errors import PlotError
-from runs.stores.prefetching import each_series, prefetch
+from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 from runs.stores.settings import run_labels
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
 
-__all__ = ["View", "make_panels"]
+__all__ = ["View", "make_panel", "make_panels"]
 
 # Maximum number of changes of n to list for a mean.
 _MAX_CHANGES = 4
@@ -59,7 +60,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
 
     Args:
         runs: At least one run.
-        metrics: Names of metrics, at least one.
+        metrics: Metrics, or expressions of metrics (`runs.comparison.expressions`), at least one.
         view: The options.
 
     Returns:
@@ -70,45 +71,61 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         ComparisonError: If no run has a field of the view.
         StoreError: If a run cannot be read.
     """
+    return [make_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
+
+
+def make_panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
+    """Return one panel of all metrics; see `make_panels`.
+
+    Args:
+        title: The title, which labels need not repeat.
+        metrics, runs, view: See `make_panels`.
+
+    Raises:
+        PlotError, ComparisonError, StoreError: See `make_panels`.
+    """
     runs = [run.listed() for run in runs]
     if not runs:
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
         raise PlotError("--over: expected --by too, the fields that define the groups whose means are drawn")
-    return [_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
-
-
-def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
     prefetch(runs, ["metrics", "status", "start_time"])
-    having = {metric: _having(runs, metric) for metric in metrics}
+    existing = {name for run in runs for name in run.metrics}
+    having = {quantity: _having(runs, quantity) for quantity in (Quantity.of(one, existing) for one in metrics)}
     # From all runs, so that a run has the same label in every panel.
     labels = {} if view.by else run_labels(runs)
     curves: list[Curve] = []
     notes: list[str] = []
-    for metric, members in having.items():
+    for number, (quantity, members) in enumerate(having.items()):
+        metric = quantity.text
         finish = _Finishing(view)
         if view.by:
-            drawn, new = _means(members, metric, view, finish)
+            drawn, new = _means(members, quantity, view, finish)
         else:
-            drawn, new = _singles(members, metric, view, labels, finish)
+            drawn, new = _singles(members, quantity, view, labels, finish)
         if lacking := [run.id for run in runs if run not in set(members)]:
             new.append(f"without {metric}: {_listed(lacking)}")
         new += finish.notes(metric)
         if len(having) > 1:
             part = metric.removesuffix(f"/{title}")
             names = [part] if len(drawn) == 1 else [f"{part}, {curve.label}" for curve in drawn]
-            drawn = [dataclasses.replace(curve, label=name) for curve, name in zip(drawn, names, strict=True)]
+            drawn = [
+                dataclasses.replace(curve, label=name, part=number) for curve, name in zip(drawn, names, strict=True)
+            ]
         curves += drawn
         notes += [note for note in new if note not in notes]
     return Panel(title, tuple(curves), _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y, view.x == "wall")
 
 
-def _having(runs: Sequence[Run], metric: str) -> list[Run]:
-    having = [run for run in runs if metric in run.metrics]
+def _having(runs: Sequence[Run], quantity: Quantity) -> list[Run]:
+    having = [run for run in runs if set(quantity.names) <= set(run.metrics)]
     if not having:
+        lacking = [name for name in quantity.names if not any(name in run.metrics for run in runs)]
+        if not lacking:
+            raise PlotError(f"no run has all metrics of {quantity.text!r}")
         names = {name for run in runs[:20] for name in run.metrics}
         existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
-        raise PlotError(f"no run has the metric {metric!r}; there are: {', '.join(existing) or 'none'}")
+        raise PlotError(f"no run has the metric {lacking[0]!r}; there are: {', '.join(existing) or 'none'}")
     return having
 
 
@@ -148,21 +165,21 @@ class _Finishing:
 
 
 def _singles(
-    runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str], finish: _Finishing
+    runs: Sequence[Run], quantity: Quantity, view: View, labels: dict[Run, str], finish: _Finishing
 ) -> tuple[list[Curve], list[str]]:
     curves = [
         dataclasses.replace(finish(_run_curve(run, series, labels[run], view)), key=run.id)
-        for run, series in each_series(runs, metric)
+        for run, series in quantity.each_series(runs)
     ]
     return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
 
 
-def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> tuple[list[Curve], list[str]]:
+def _means(runs: Sequence[Run], quantity: Quantity, view: View, finish: _Finishing) -> tuple[list[Curve], list[str]]:
     prefetch(runs, ["config"])
     groups, excluded = group_runs(runs, view.by, view.over)
     # In the order of the groups, so that only the curves of one group are in memory.
     ordered = [run for group in groups for same in group.repetitions.values() for run in same]
-    singles = (_run_curve(run, series, "", view) for run, series in each_series(ordered, metric))
+    singles = (_run_curve(run, series, "", view) for run, series in quantity.each_series(ordered))
     curves: list[Curve] = []
     changes: list[str] = []
     cautions: list[str] = []

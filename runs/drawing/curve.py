@@ -34,6 +34,7 @@ class Curve:
         counts: (n,) number of runs behind each point.
         raw: (n,) the values before smoothing; None if they were not smoothed.
         key: Identifies the run or group in every panel, whatever its label there.
+        part: Number of its metric in the panel.
     """
 
     label: str
@@ -44,6 +45,7 @@ class Curve:
     counts: np.ndarray | None = None
     raw: np.ndarray | None = None
     key: str = ""
+    part: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

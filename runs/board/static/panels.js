@@ -213,6 +213,9 @@ export function renewPanels(fresh) {
   for (const figure of fresh.querySelectorAll("figure.panel")) {
     const old = known.get(figure.dataset.panel);
     if (!old) continue;
+    if (old.className !== figure.className) due.set(old, due.get(old) ?? "draw");
+    old.className = figure.className;
+    old.querySelector("figcaption").replaceWith(figure.querySelector("figcaption"));
     figure.replaceWith(old);
     known.delete(figure.dataset.panel);
   }
@@ -224,6 +227,7 @@ export function renewPanels(fresh) {
   const isOther = fresh.dataset.url !== place().dataset.url;
   place().replaceWith(fresh);
   watchAll();
+  for (const figure of visible) if (due.has(figure) && !isOther) serve(figure);
   document.getElementById("band").hidden = !fresh.dataset.url.includes("group=");
   return isOther ? all("load") : null;
 }

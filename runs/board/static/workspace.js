@@ -4,6 +4,7 @@ import { isShown, onEyes, showAll, showOnly, toggle } from "./eyes.js";
 import { onView } from "./navigation.js";
 import { followPanels, onCurve, renewPanels, standOut } from "./panels.js";
 import { focusedRow, showSelection, startSelection } from "./selection.js";
+import "./arrange.js";
 import "./columns.js";
 import "./tables.js";
 

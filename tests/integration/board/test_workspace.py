@@ -67,7 +67,7 @@ def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     code, found = panel(client, "train/loss", where="status=COMPLETED", group="lr", band="range", smoothing=0.5)
     assert code == 200
     assert [curve["label"] for curve in found["curves"]] == ["lr=0.01 (n = 1)", "lr=0.1 (n = 2)"]
-    assert {"key", "label", "color", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
+    assert {"key", "label", "color", "dash", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
     code, found = panel(client, "train/loss", run="1", **{"from": "10", "to": "12.5"})
     assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
 
@@ -371,7 +371,7 @@ def test_layout_is_in_the_url(watched, serve, recorded):
 @pytest.mark.parametrize(
     ("query", "status", "problem"),
     [
-        ({"run": "1"}, 409, "got no metric to draw"),
+        ({"run": "1"}, 409, "got 0 metrics to draw"),
         ({"run": "1", "panel": "nope"}, 409, "no run has the metric 'nope'"),
         ({"run": "77", "panel": "train/loss"}, 404, "there is no run '77'"),
         ({"run": [str(n) for n in range(501)], "panel": "a"}, 400, "got 501 runs, expected 500 at most"),
@@ -382,3 +382,72 @@ def test_refused_panel_is_one_sentence(client_of, recorded, query, status, probl
     answer = client_of(recorded).get("/workspace/panel", params=query)
     assert answer.status_code == status
     assert problem in answer.json()["error"]
+
+
+def test_quantities_are_computed_at_common_steps(client_of, store):
+    client = client_of(store)
+    _, loss = panel(client, "train/loss", run="1")
+    _, found = panel(client, "val/accuracy - 2 * train/loss ** 0.5, train/loss", run=["1", "2"])
+    assert [curve["label"].split(",")[0] for curve in found["curves"]] == [
+        *["val/accuracy - 2 * train/loss ** 0.5"] * 2, *["train/loss"] * 2,
+    ]  # fmt: skip
+    assert [curve["dash"] for curve in found["curves"]] == ["solid", "solid", "dot", "dot"]
+    assert [curve["key"] for curve in found["curves"]] == ["1", "2", "1", "2"]
+    accuracy = np.arange(40) / 40 + 0.1
+    expected = accuracy - 2 * np.array(loss["curves"][0]["y"]) ** 0.5
+    np.testing.assert_allclose(found["curves"][0]["y"], expected)
+    code, found = panel(client, "train/loss - nothing", run="1")
+    assert (code, found["error"].partition(";")[0]) == (409, "no run has the metric 'nothing'")
+    text = client.get("/workspace/points", params={"run": "1", "panel": "train/loss * 2"}).text
+    assert text.splitlines()[1].endswith(",0,0.2")
+
+
+def test_panels_are_added_pinned_ordered_and_widened(watched, serve, twenty):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(twenty)}/runs")
+    drawn(page)
+
+    def pinned():
+        return page.eval_on_selector_all(
+            ".section[data-section='/'] figure", "all => all.map((one) => one.dataset.panel)"
+        )
+
+    def wait_for(*panels):
+        page.wait_for_function(
+            """(panels) => JSON.stringify([...document.querySelectorAll(".section[data-section='/'] figure")]
+                .map((one) => one.dataset.panel)) === JSON.stringify(panels)""",
+            arg=panels,
+        )
+
+    page.keyboard.press("a")
+    page.keyboard.type("loss - `train/loss`, loss")
+    page.keyboard.press("Enter")
+    wait_for("loss - `train/loss`, loss")
+    drawn(page)
+    assert len(page.evaluate(DRAWN)["loss - `train/loss`, loss"]) == 35
+    watch.requests.clear()
+    page.hover("figure[data-panel='val/loss']")
+    page.click("figure[data-panel='val/loss'] [data-arrange=pin]")
+    wait_for("loss - `train/loss`, loss", "val/loss")
+    assert page.locator("figure[data-panel='val/loss']").count() == 1
+    page.focus("figure[data-panel='val/loss'] [data-arrange=earlier]")
+    page.keyboard.press("Enter")
+    wait_for("val/loss", "loss - `train/loss`, loss")
+    page.wait_for_function("() => document.activeElement.dataset.arrange === 'earlier'")
+    page.click("figure[data-panel='val/loss'] [data-arrange=wide]")
+    page.wait_for_selector("figure.broad[data-panel='val/loss']")
+    page.drag_and_drop("figure[data-panel^='loss -'] .title", "figure[data-panel='val/loss'] .title")
+    wait_for("loss - `train/loss`, loss", "val/loss")
+    assert [url for url in watch.requests if "/workspace/panel" in url] == []  # what is drawn stays
+    page.click("[data-section=train] summary")
+    page.wait_for_url("**closed=train*")
+    page.goto(page.url)
+    drawn(page)
+    assert pinned() == ["loss - `train/loss`, loss", "val/loss"]
+    assert page.locator("figure.broad").count() == 1
+    assert page.get_attribute("[data-section=train]", "open") is None
+    assert_accessible(page)
+    page.click("figure[data-panel='val/loss'] [data-arrange=pin]")
+    wait_for("loss - `train/loss`, loss")
+    page.wait_for_selector("[data-section=val] figure[data-panel='val/loss']")
