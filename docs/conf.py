@@ -107,7 +107,15 @@ def escaped(line: str) -> str:
     return "".join(part if part.startswith("`") else part.replace("*", r"\*") for part in re.split(r"(`[^`]*`)", line))
 
 
+def copy_llms_txt(app: Any, exception: Exception | None) -> None:
+    """Put `llms.txt` into the site's root, with links to the pages' sources, which the site has in Markdown."""
+    if exception is None and app.builder.name == "html":
+        text = (ROOT / "llms.txt").read_text()
+        (Path(app.outdir) / "llms.txt").write_text(re.sub(r"\]\((\S+\.md)\)", r"](_sources/\1.txt)", text))
+
+
 def setup(app: Any) -> None:
     """Connect the functions above to the events of Sphinx."""
     app.connect("builder-inited", write_api_pages)
+    app.connect("build-finished", copy_llms_txt)
     app.connect("autodoc-process-docstring", read_as_markdown, priority=100)

@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "main"]
 _EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
 Between groups: the paired t-test if both share at least two values of --over, and at least half of theirs; else
 Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for small samples. p is Holm's for all pairs. Only
-completed runs count; excluded runs are named. docs/comparing.md cites each method."""
+completed runs count; excluded runs are named. docs/statistics.md cites each method."""
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
 _MODE_HELP = "better direction; auto: as the runs record it (auto)"
 _MAX_EXCLUDED = 20

@@ -110,6 +110,59 @@ def test_links_lead_to_files(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_llms_txt_lists_every_page():
+    linked = set(re.findall(r"\]\((\S+)\)", (LAB / "llms.txt").read_text()))
+    pages = {str(page.relative_to(LAB)) for page in PAGES if page.parent.name != "howto"}
+    assert pages - {"docs/index.md"} <= linked
+    assert [link for link in linked if not (LAB / link).exists()] == []
+
+
+# What somebody asks before they try the lab, and what tells them.
+FIRST_QUESTIONS = {
+    "What is it?": "from a clone to a table",
+    "Does it replace my tracker?": "It replaces a tracker where",
+    "What does it cost in speed?": "µs for the training thread",
+    "How do I use my own model, data or loss?": "model.name=nets:Deep",
+    "How do I resume?": "python -m runs resume 3",
+    "How do I look at runs?": "python -m runs board",
+    "How do I sweep?": "python exp.py sweep.run with",
+    "How do I get my data out again?": "python -m runs export --limit 0 --output everything.zip",
+}
+
+
+def linked_pages(text: str, folder: Path) -> list[Path]:
+    """Return the pages to which a text in a folder links."""
+    return [folder / name for name in re.findall(r"\]\((?!https?://)([^)#]+\.md)", text)]
+
+
+@pytest.mark.parametrize("question", FIRST_QUESTIONS)
+def test_first_question_is_answered_within_two_clicks(question):
+    [row] = [line for line in (LAB / "README.md").read_text().splitlines() if line.startswith(f"| {question} |")]
+    pages = linked_pages(row, LAB)
+    pages += [further for page in pages for further in linked_pages(page.read_text(), page.parent)]
+    assert any(FIRST_QUESTIONS[question] in page.read_text() for page in pages)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site name them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#{1,3} (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, LAB / "CONTRIBUTING.md", LAB / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_anchors_of_links_are_headings(page):
+    links = re.findall(r"\]\((?!https?://)([^)#]*\.md)?#([^)]+)\)", page.read_text())
+    assert [
+        (name, anchor) for name, anchor in links if anchor not in anchors(page.parent / name if name else page)
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_page_is_short_enough_to_be_read(page):
+    assert len(page.read_text().split()) <= 2000
+
+
 @pytest.mark.parametrize("page", ["training.md", "extending.md"])
 def test_examples_of_ones_own_parts_take_under_twenty_lines(page):
     blocks = [block for kind, *_, block in BLOCK.findall((LAB / "docs" / page).read_text()) if kind == "python"]

@@ -96,7 +96,7 @@ def test_checkpoint_and_version_of_an_artifact_are_on_the_disk_with_their_new_fo
 def test_tests_that_the_docs_name_are_there():
     lab = Path(__file__).parents[2]
     code = "".join(path.read_text() for path in (lab / "tests").rglob("test_*.py"))
-    named = set(re.findall(r"`(test_\w+)`", (lab / "docs" / "recording.md").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (lab / "docs" / "durability.md").read_text()))
     assert len(named) > 9
     assert [name for name in sorted(named) if f"def {name}(" not in code] == []
 
