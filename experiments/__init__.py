@@ -53,20 +53,16 @@ if TYPE_CHECKING:
     from experiments.training.tasks import Supervised
     from experiments.training.trainer import Task, Trainer
 else:
-    _HOMES = {
-        "Callback": "experiments.training.callbacks",
-        "FitResult": "experiments.training.loop",
-        "Monitor": "experiments.training.monitor",
-        "RunningMetrics": "experiments.training.meters",
-        "Supervised": "experiments.training.tasks",
-        "Task": "experiments.training.trainer",
-        "Trainer": "experiments.training.trainer",
-        "cases_table": "experiments.training.cases",
-        "evaluate": "experiments.training.loop",
-        "fit": "experiments.training.loop",
-        "predict": "experiments.training.loop",
-        "steps_per_epoch": "experiments.training.loop",
+    _NAMES = {
+        "experiments.training.callbacks": "Callback",
+        "experiments.training.cases": "cases_table",
+        "experiments.training.loop": "FitResult evaluate fit predict steps_per_epoch",
+        "experiments.training.meters": "RunningMetrics",
+        "experiments.training.monitor": "Monitor",
+        "experiments.training.tasks": "Supervised",
+        "experiments.training.trainer": "Task Trainer",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         if name in ("inspection", "loop", "results"):

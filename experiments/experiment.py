@@ -27,9 +27,9 @@ from experiments.running.launching import Launcher
 from experiments.running.main_file import MainFile
 from experiments.running.next_steps import show_next_steps
 from experiments.running.one_run import only_run
+from ingredients.config.construct import suggested
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, look_once_at_sources
-from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError, LabError
 from observers.options import environment_option, reads_option, tensorboard_option
 
@@ -261,8 +261,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         if cmd_name is None or cmd_name in known:
             return super()._check_command(cmd_name)
         self._check_needs(cmd_name)
-        near = nearest(cmd_name, list(known))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+        hint = suggested(cmd_name, known)
         if cmd_name in dict(self.gather_named_configs()) or find_file(cmd_name).is_file():
             hint = f"to use it as a config, write with {cmd_name}"
         shown = cmd_name if cmd_name.isprintable() else repr(cmd_name)  # of a record, it may be anything

@@ -20,9 +20,18 @@ from configs import Map
 from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, probe, sweep, training
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError, DataError
+from ingredients import (
+    ConfigError,
+    DataError,
+    Ingredient,
+    amp,
+    checkpoint,
+    data,
+    device,
+    probe,
+    sweep,
+    training,
+)
 from observers import Image, file_observer
 
 if TYPE_CHECKING:
@@ -97,7 +106,7 @@ def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleD
     """
     from torch import nn
 
-    from ingredients.config.seed import global_stream
+    from ingredients import global_stream
 
     def layers(*sizes: int) -> list[nn.Module]:
         modules: list[nn.Module] = []
@@ -241,7 +250,7 @@ def make_callback(run: LabRun) -> Callback:
 
     from experiments.training.callbacks import Callback
     from experiments.training.trainer import Trainer
-    from ingredients.config.seed import global_stream
+    from ingredients import global_stream
 
     class Samples(Callback):
         @torch.no_grad()
@@ -289,7 +298,7 @@ def check_images(shape: tuple[int, ...]) -> None:
 @ex.command
 def sample(_config: Map, _run: LabRun, seed: int) -> None:
     """Record a picture of images from the generator of a checkpoint (checkpoint.path=...)."""
-    from ingredients.config.seed import global_stream
+    from ingredients import global_stream
 
     where = device.make_device(seed)
     preparation = checkpoint.load_preparation()

@@ -18,10 +18,20 @@ from configs import Map
 from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, device, optimizer, probe, scheduler, sweep, training
-from ingredients.config.ingredient import Ingredient
+from ingredients import (
+    ConfigError,
+    Ingredient,
+    ModelError,
+    amp,
+    checkpoint,
+    device,
+    optimizer,
+    probe,
+    scheduler,
+    sweep,
+    training,
+)
 from ingredients.data import refuse_other_data
-from ingredients.errors import ConfigError, ModelError
 from observers import Text, file_observer
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from experiments.training.trainer import Task
-    from ingredients.datasets.batches import Data
+    from ingredients import Data
     from ingredients.datasets.splitting import Split
     from ingredients.models.gpt import GPT
 
@@ -161,7 +171,7 @@ def make_gpt(context: int, seed: int, _config: Map) -> GPT:
     Raises:
         ModelError: If a size is out of range, or the heads do not divide the width.
     """
-    from ingredients.config.seed import global_stream
+    from ingredients import global_stream
 
     with global_stream(seed, "init"):
         return _build_gpt(_config, context)
@@ -243,7 +253,7 @@ def write(network: GPT, sample: Map) -> str:
     """
     import torch
 
-    from ingredients.config.seed import torch_stream
+    from ingredients import torch_stream
     from ingredients.models.gpt import continue_tokens
 
     network.eval()

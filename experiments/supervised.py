@@ -16,6 +16,7 @@ from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
 from ingredients import (
+    Ingredient,
     amp,
     checkpoint,
     data,
@@ -31,7 +32,6 @@ from ingredients import (
     sweep,
     training,
 )
-from ingredients.config.ingredient import Ingredient
 from observers import file_observer, run_folder
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
     from experiments.training.callbacks import Callback
     from experiments.training.trainer import Task
-    from ingredients.datasets.batches import Data
-    from ingredients.losses.building import Loss
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from ingredients import Data, Loss, MixedPrecision
 
 __all__ = ["compose", "ingredients", "train"]
 
@@ -86,14 +84,7 @@ def _build(
     from experiments.training import results
 
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
-    network = model.make_model(
-        batches.input_shape,
-        criterion.num_outputs,
-        seed,
-        dtype=batches.input_dtype,
-        preparation=batches.preparation,
-        pretrained=pretrained,
-    ).to(where)
+    network = model.model_for(batches, criterion.num_outputs, seed, pretrained=pretrained).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 
@@ -121,7 +112,7 @@ def train(
         callbacks: Further ones than the settings ask for, such as `probe`.
     """
     from experiments.training import inspection, loop, results
-    from ingredients.losses.building import Loss
+    from ingredients import Loss
 
     opt: Any = optimizers
     schedule = None

@@ -126,28 +126,20 @@ if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
     from ingredients.scheduler import Schedule
 else:
-    _HOMES = {
-        "Batches": "ingredients.datasets.batches",
-        "CNN": "ingredients.models.networks",
-        "Checkpointer": "ingredients.checkpoints.checkpointer",
-        "Data": "ingredients.datasets.batches",
-        "FocalLoss": "ingredients.losses.modules",
-        "LoaderBatches": "ingredients.datasets.batches",
-        "Loss": "ingredients.losses.building",
-        "MLP": "ingredients.models.networks",
-        "MixedPrecision": "ingredients.precision.mixed_precision",
-        "Padded": "ingredients.datasets.collating",
-        "Place": "ingredients.checkpoints.training_state",
-        "Schedule": "ingredients.scheduler",
-        "Source": "ingredients.datasets.samples",
-        "TensorBatches": "ingredients.datasets.batches",
-        "ViT": "ingredients.models.networks",
-        "global_stream": "ingredients.config.seed",
-        "numpy_stream": "ingredients.config.seed",
-        "seed_globals": "ingredients.config.seed",
-        "stream_seed": "ingredients.config.seed",
-        "torch_stream": "ingredients.config.seed",
+    _NAMES = {
+        "ingredients.checkpoints.checkpointer": "Checkpointer",
+        "ingredients.checkpoints.training_state": "Place",
+        "ingredients.config.seed": "global_stream numpy_stream seed_globals stream_seed torch_stream",
+        "ingredients.datasets.batches": "Batches Data LoaderBatches TensorBatches",
+        "ingredients.datasets.collating": "Padded",
+        "ingredients.datasets.samples": "Source",
+        "ingredients.losses.building": "Loss",
+        "ingredients.losses.modules": "FocalLoss",
+        "ingredients.models.networks": "CNN MLP ViT",
+        "ingredients.precision.mixed_precision": "MixedPrecision",
+        "ingredients.scheduler": "Schedule",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         if name in _HOMES:

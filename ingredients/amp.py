@@ -57,16 +57,8 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
     """
     from ingredients.precision.mixed_precision import MixedPrecision
 
-    names = (
-        "init_scale",
-        "growth_factor",
-        "backoff_factor",
-        "growth_interval",
-        "clip_norm",
-        "clip_value",
-        "accumulate",
-    )
-    return MixedPrecision(device, _config.dtype, **{name: _config[name] for name in names})
+    options = {name: value for name, value in _config.items() if name != "dtype"}
+    return MixedPrecision(device, _config.dtype, **options)
 
 
 @ingredient.command(unobserved=True, needs=composed.NEEDED)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ingredients.checkpoints.checkpointer import Checkpointer
-    from ingredients.checkpoints.record import TrainingRecord
     from ingredients.datasets.fitted import Preparation
     from ingredients.datasets.splitting import Split
     from ingredients.losses.building import Loss
@@ -59,7 +58,7 @@ def _check_config(config: Map) -> None:
 
 
 @ingredient.capture
-def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingRecord | None = None) -> Checkpointer:
+def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) -> Checkpointer:
     """Return the object that saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
 
     A second training of the same run has `checkpoints-2`, and so on.
@@ -98,7 +97,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
 
 
 @ingredient.capture
-def load_split(run: TrainingRecord, _config: Map) -> Split | None:
+def load_split(run: Any, _config: Map) -> Split | None:
     """Return the split of the data of the state that the run starts from, for `data.make_data`.
 
     Args:
@@ -122,7 +121,7 @@ def load_split(run: TrainingRecord, _config: Map) -> Split | None:
 
 
 @ingredient.capture
-def load_preparation(path: str | None, _run: TrainingRecord | None = None) -> Preparation | None:
+def load_preparation(path: str | None, _run: Any = None) -> Preparation | None:
     """Return the preparation of the data of the configured checkpoint, for `data.make_test_data`.
 
     Returns:
@@ -151,7 +150,7 @@ def load_model(
     path: str | None,
     loss: Loss | None = None,
     dtype: str = "float32",
-    _run: TrainingRecord | None = None,
+    _run: Any = None,
 ) -> dict[str, Any]:
     """Load the weights of the configured checkpoint into a model, and those of its loss into the loss.
 
@@ -197,7 +196,7 @@ def _cast(model: nn.Module, dtype: str, run: Any) -> None:
         run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
 
 
-def _checkpoint(path: str | None, run: TrainingRecord | None) -> Path:
+def _checkpoint(path: str | None, run: Any) -> Path:
     from ingredients.checkpoints.weights import find_weights
 
     if path is None:

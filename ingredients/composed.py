@@ -31,13 +31,12 @@ class Parts:
     model: nn.Module
 
 
-def make_parts(run: Any, *, pretrained: bool = False, tuned: bool = True) -> Parts:
+def make_parts(run: Any, *, pretrained: bool = False) -> Parts:
     """Return what the run's experiment would train.
 
     Args:
         run: The run of a command that needs `NEEDED`.
         pretrained: Whether to load `model.weights`.
-        tuned: Whether the model's settings of memory and speed count.
     """
     seed, parts = run.config["seed"], run.ingredients
     where = parts["device"].make_device(seed)
@@ -50,6 +49,5 @@ def make_parts(run: Any, *, pretrained: bool = False, tuned: bool = True) -> Par
         dtype=source.input_dtype,
         preparation=source.preparation,
         pretrained=pretrained,
-        tuned=tuned,
     )
     return Parts(where, source, criterion, network.to(where))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ingredients.datasets.batches import Data
+    from ingredients.deployment.exporting import Difference
     from ingredients.losses.building import Loss
 
 __all__ = ["export_model", "ingredient"]
@@ -74,48 +75,54 @@ def export_model(
         ModelError: If the model cannot be exported, or the file's outputs differ too much from the model's.
         DataError: If there is no sample to compare on.
     """
-    if current().size > 1:
-        raise ModelError("export: takes one process; start it without torchrun")
-    from ingredients.deployment.exporting import check_path, describe, export
-    from ingredients.deployment.formats import FORMATS
+    _check_exportable(config, preparation=_config.preparation)
+    from ingredients.deployment.exporting import describe
 
-    format = _config.format
-    if config.get("checkpoint", {}).get("dtype", "float32") != "float32":
-        raise ModelError(
-            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be smaller"
-        )
-    if _config.preparation and config.get("data", {}).get("transforms"):
-        raise ModelError(
-            "export.preparation: data.transforms are not part of the file, which would take images from before them; "
-            "use export.preparation=False"
-        )
     described = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
     metadata = {**origin, "experiment": run.experiment_info["name"], **described}
-    options = {name: _config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
-    if _config.path is not None:
-        path = Path(_config.path)
-        check_path(path, format, overwrite=_config.overwrite)
-        difference = export(model, data, path, metadata, **options)
-        size = path.stat().st_size
-    else:
-        with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
-            path = Path(folder) / f"model{FORMATS[format]}"
-            difference = export(model, data, path, metadata, **options)
-            size = path.stat().st_size
-            run.add_artifact(path)
+    file, num_bytes, difference = _write(model, data, metadata, run, _config)
     figures = {"absolute": difference.absolute, "relative": difference.relative, "samples": difference.num_samples}
-    run.info["export"] = {
-        "file": str(_config.path or path.name),
-        "format": format,
-        "bytes": size,
-        "difference": figures,
-    }
+    run.info["export"] = {"file": file, "format": _config.format, "bytes": num_bytes, "difference": figures}
     _log.info(
         "exported to %s, %.2f MB; its outputs on %d samples differ by %.2g from the model's, %.2g of the largest",
-        _config.path or f"the artifact {path.name}",
-        size / 1e6,
+        _config.path or f"the artifact {file}",
+        num_bytes / 1e6,
         difference.num_samples,
         difference.absolute,
         difference.relative,
     )
     return difference.absolute
+
+
+def _check_exportable(config: Map, *, preparation: bool) -> None:
+    if current().size > 1:
+        raise ModelError("export: takes one process; start it without torchrun")
+    if config.get("checkpoint", {}).get("dtype", "float32") != "float32":
+        raise ModelError(
+            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be smaller"
+        )
+    if preparation and config.get("data", {}).get("transforms"):
+        raise ModelError(
+            "export.preparation: data.transforms are not part of the file, which would take images from before them; "
+            "use export.preparation=False"
+        )
+
+
+def _write(
+    model: nn.Module, data: Data, metadata: Mapping[str, Any], run: Any, config: Map
+) -> tuple[str, int, Difference]:
+    """Write the file to the configured path, or as an artifact; return its name, its size and its difference."""
+    from ingredients.deployment.exporting import check_path, export
+    from ingredients.deployment.formats import FORMATS
+
+    options = {name: config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
+    if config.path is not None:
+        path = Path(config.path)
+        check_path(path, config.format, overwrite=config.overwrite)
+        difference = export(model, data, path, metadata, **options)
+        return config.path, path.stat().st_size, difference
+    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
+        path = Path(folder) / f"model{FORMATS[config.format]}"
+        difference = export(model, data, path, metadata, **options)
+        run.add_artifact(path)
+        return path.name, path.stat().st_size, difference

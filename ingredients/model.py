@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
-from ingredients.config.pictures import print_drawn
+from ingredients.config.tables import print_drawn
 from ingredients.errors import ModelError
 from ingredients.ranks.group import current
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ingredients.datasets.batches import Data
     from ingredients.datasets.fitted import Preparation
 
-__all__ = ["OPTIONS", "ingredient", "make_model"]
+__all__ = ["OPTIONS", "ingredient", "make_model", "model_for"]
 
 _log = logging.getLogger(__name__)
 
@@ -210,11 +210,19 @@ def summary(_config: Map, _run: Any) -> None:
 
     data = _run.ingredients["data"].make_data(_run.config["seed"], torch.device("cpu"))
     num_outputs = _run.ingredients["loss"].make_loss(data).num_outputs
-    model = _model_for(data, num_outputs, _run.config["seed"], pretrained=False, tuned=False)
+    model = model_for(data, num_outputs, _run.config["seed"], pretrained=False, tuned=False)
     print_summary(summarize(model, data.input_shape, data.input_dtype))
 
 
-def _model_for(data: Data, num_outputs: int, seed: int, **options: bool) -> nn.Module:
+def model_for(data: Data, num_outputs: int, seed: int, **options: bool) -> nn.Module:
+    """Build the configured model for the shape and type of some data; see `make_model`.
+
+    Args:
+        data: The data.
+        num_outputs: Number of outputs, as the loss reads them.
+        seed: Seed of the experiment.
+        **options: `pretrained` and `tuned` of `make_model`.
+    """
     dtype, preparation = data.input_dtype, data.preparation
     return make_model(data.input_shape, num_outputs, seed, dtype=dtype, preparation=preparation, **options)
 
@@ -230,7 +238,7 @@ def probe(_config: Map, _run: Any) -> None:
     seed = _run.config["seed"]
     data = _run.ingredients["data"].make_data(seed, torch.device("cpu"))
     criterion = _run.ingredients["loss"].make_loss(data)
-    network = _model_for(data, criterion.num_outputs, seed)
+    network = model_for(data, criterion.num_outputs, seed)
     modules = _run.config.get("probe", {}).get("modules", [])
     globs = [modules] if isinstance(modules, str) else modules
     with global_stream(seed, "probe"):

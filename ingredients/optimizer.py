@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require, suggested
 from ingredients.config.ingredient import Ingredient
-from ingredients.config.nearest import nearest
 from ingredients.errors import OptimizerError
 
 if TYPE_CHECKING:
@@ -194,8 +193,7 @@ def _optimizer_class(name: str) -> type:
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
     if name not in known:
-        near = nearest(name, list(known))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
+        hint = suggested(name, known, f"there are: {', '.join(sorted(known))}")
         raise OptimizerError(f"optimizer.name: got {name!r}, which torch.optim does not have; {hint}")
     return known[name]
 

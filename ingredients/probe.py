@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from configs import Map
+from ingredients.config.construct import suggested
 from ingredients.config.ingredient import Ingredient
-from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError
 
 __all__ = ["ingredient"]
@@ -49,8 +49,7 @@ def check_probes(every: int, what: Sequence[str]) -> None:
         raise ConfigError(f"probe.every: got {every}, expected at least 1")
     unknown = [name for name in what if name not in _WHAT]
     if unknown:
-        near = nearest(unknown[0], list(_WHAT))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(_WHAT)}"
+        hint = suggested(unknown[0], _WHAT)
         raise ConfigError(f"probe.what: got {unknown[0]!r}, which no probe looks at; {hint}")
 
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients.config.construct import build, import_object, is_dotted_path
+from ingredients.config.construct import build, import_object, is_dotted_path, suggested
 from ingredients.config.ingredient import Ingredient
-from ingredients.config.nearest import nearest
 from ingredients.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -262,16 +261,13 @@ def _scheduler_class(name: str) -> type:
             f"scheduler.name: got {name!r}, which takes functions or schedulers, which a config cannot hold; write "
             "package.module:function, your own function that takes the optimizer and returns the scheduler"
         )
+    classes = {key: value for key, value in vars(lr_scheduler).items() if isinstance(value, type)}
     known = {
-        key: value
-        for key, value in vars(lr_scheduler).items()
-        if isinstance(value, type)
-        and issubclass(value, lr_scheduler.LRScheduler)
-        and not key.endswith("LRScheduler")
-        and key not in _MADE_OF_OBJECTS
+        key: cls
+        for key, cls in classes.items()
+        if issubclass(cls, lr_scheduler.LRScheduler) and not key.endswith(("LRScheduler", *_MADE_OF_OBJECTS))
     }
     if name not in known:
-        near = nearest(name, list(known))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
+        hint = suggested(name, known, f"there are: {', '.join(sorted(known))}")
         raise SchedulerError(f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have; {hint}")
     return known[name]

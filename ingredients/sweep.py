@@ -37,6 +37,15 @@ _NOT_FOR_TRIALS = {
     "--debug",
 }
 
+# Lowest values of numeric settings, with what else they may be.
+_LEAST = {
+    "workers": (1, ""),
+    "workers_per_gpu": (1, ""),
+    "retries": (0, ""),
+    "count": (1, ", or None for all points"),
+    "reseed": (2, " runs, to estimate a spread"),
+}
+
 ingredient = Ingredient("sweep", is_tool=True)
 
 
@@ -87,13 +96,9 @@ def config() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject numbers out of range, and options that the engine does not take."""
-    for name, least in (("workers", 1), ("workers_per_gpu", 1), ("retries", 0)):
-        if config[name] < least:
-            raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least {least}")
-    if config.count is not None and config.count < 1:
-        raise ConfigError(f"sweep.count: got {config.count}, expected at least 1, or None for all points")
-    if config.reseed is not None and config.reseed < 2:
-        raise ConfigError(f"sweep.reseed: got {config.reseed}, expected at least 2 runs, to estimate a spread")
+    for name, (least, otherwise) in _LEAST.items():
+        if config[name] is not None and config[name] < least:
+            raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least {least}{otherwise}")
     if config.storage is not None and urlsplit(config.storage).password is not None:
         raise ConfigError(
             "sweep.storage: got a URL with a password, which would be written down with the sweep; leave it out, and "

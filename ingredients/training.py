@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients import composed
 from ingredients.config.ingredient import Ingredient
-from ingredients.config.pictures import print_drawn
+from ingredients.config.tables import print_drawn
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -72,35 +72,24 @@ if TYPE_CHECKING:
     from observers.file.observer import FileObserver, file_observer, run_folder
     from observers.media import *  # noqa: F403  # the kinds of media, listed there
     from observers.mongo.observer import MongoObserver
-    from observers.record.media_entry import MediaEntry
-    from observers.record.media_files import MediaRecord, read_media, read_table
+    from observers.record.media_files import MediaEntry, MediaRecord, read_media, read_table
     from observers.record.points.intact_points import read_metrics
     from observers.record.points.points import Series
     from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from observers.tensorboard.tensorboard_observer import TensorBoardObserver
 else:
-    _HOMES = {
-        **media.HOMES,
-        "ArtifactFile": "observers.artifacts.version",
-        "ArtifactStore": "observers.artifacts.store",
-        "ArtifactVersion": "observers.artifacts.version",
-        "BufferedObserver": "observers.record.protocols",
-        "FileObserver": "observers.file.observer",
-        "GraphObserver": "observers.record.protocols",
-        "Lineage": "observers.artifacts.store",
-        "MediaEntry": "observers.record.media_entry",
-        "MediaObserver": "observers.record.protocols",
-        "MediaRecord": "observers.record.media_files",
-        "MongoObserver": "observers.mongo.observer",
-        "RewindableObserver": "observers.record.protocols",
-        "Series": "observers.record.points.points",
-        "TensorBoardObserver": "observers.tensorboard.tensorboard_observer",
-        "file_observer": "observers.file.observer",
-        "read_media": "observers.record.media_files",
-        "read_metrics": "observers.record.points.intact_points",
-        "read_table": "observers.record.media_files",
-        "run_folder": "observers.file.observer",
+    _NAMES = {
+        "observers.artifacts.store": "ArtifactStore Lineage",
+        "observers.artifacts.version": "ArtifactFile ArtifactVersion",
+        "observers.file.observer": "FileObserver file_observer run_folder",
+        "observers.mongo.observer": "MongoObserver",
+        "observers.record.media_files": "MediaEntry MediaRecord read_media read_table",
+        "observers.record.points.intact_points": "read_metrics",
+        "observers.record.points.points": "Series",
+        "observers.record.protocols": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
+        "observers.tensorboard.tensorboard_observer": "TensorBoardObserver",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()} | media.HOMES
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

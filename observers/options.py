@@ -53,7 +53,7 @@ def tensorboard_option(args: bool, run: Any) -> None:
 def environment_option(args: str, run: Any) -> None:
     """Record environment variables: NAME,NAME,... with * for any letters; `runs reproduce` compares them."""
     values: dict[str, str | None] = {}
-    for name in filter(None, (part.strip() for part in args.split(","))):
+    for name in filter(None, map(str.strip, args.split(","))):
         names = fnmatch.filter(os.environ, name) if "*" in name else [name]
         values |= {each: os.environ.get(each) for each in names}
     hidden = sorted(name for name in values if is_secret_name(name))

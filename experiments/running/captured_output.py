@@ -3,6 +3,9 @@
 Sacred decodes the file while it grows, where a character may be half written, and leaves out the last output of a
 failing run. With `--capture=sys` it keeps the output in memory, four bytes a character, and loses what is printed while
 it reads.
+
+Sacred redirects the file descriptors 1 and 2 while a run is on. What is drawn for a person, such as a progress bar,
+goes to a copy of descriptor 2 taken before, `terminal`, so that it is never recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
@@ -31,10 +34,13 @@ __all__ = [
     "capturing_in_order",
     "read_parts",
     "record_replaced",
+    "remember_terminal",
     "take_from_memory",
+    "terminal",
 ]
 
 _log = logging.getLogger(__name__)
+
 _sacreds_tee = stdout_capturing.tee_output_fd
 
 PART_BYTES = 2**20
@@ -340,3 +346,18 @@ def _whole_characters(data: bytes) -> int:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
             return len(data) - back if length > back else len(data)
     return len(data)
+
+
+_terminal: TextIO | None = None
+
+
+def remember_terminal() -> None:
+    """Keep a copy of stderr if it is a terminal; calling it again changes nothing."""
+    global _terminal
+    if _terminal is None and getattr(sys.stderr, "isatty", bool)():
+        _terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+
+
+def terminal() -> TextIO | None:
+    """Return the terminal to draw on, or None if nobody watches."""
+    return _terminal

@@ -12,7 +12,7 @@ from typing import Any
 from sacred.commandline_options import CLIOption
 from sacred.utils import iter_prefixes
 
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import nearest, suggested
 from ingredients.errors import ConfigError
 
 __all__ = ["beat_interval_s", "check_command_line", "split_shown_words"]
@@ -112,11 +112,11 @@ def _check_option(word: str, rest: Iterator[str], by_flag: Mapping[str, CLIOptio
         if equals:
             raise ConfigError(f"{flag}: got the value {value!r}, but it takes none; write {flag}")
         return
-    given = value if equals or value else next(rest, None)
+    given = value if equals + value else next(rest, None)
     if given is None:
         raise ConfigError(f"{flag}: got no value; write {flag}{'=' if is_long else ' '}VALUE")
-    takes, expected = _VALUES.get(option.get_flag(), (None, ""))
-    if takes is not None and not takes(given):
+    takes, expected = _VALUES.get(option.get_flag(), (lambda text: True, "any text"))
+    if not takes(given):
         raise ConfigError(f"{flag}: got {given!r}, expected {expected}")
 
 
@@ -124,8 +124,7 @@ def _flag_of(name: str, known: list[str]) -> str:
     """Return the flag that a name stands for; as in other programs, the beginning of a long one is enough."""
     found = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
     if len(found) != 1:
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else "-h lists them"
+        hint = suggested(name, known, "-h lists them")
         raise ConfigError(f"{name}: there is no such option; {hint}")
     return found[0]
 
@@ -136,7 +135,7 @@ def _check_command(words: Sequence[str]) -> None:
     A second command may follow `help` and `save_config`, and any number of words `print_config`.
     """
     before = _before_with(words)
-    if words and words[-1] == "with" and len(before) == len(words) - 1:
+    if list(words[len(before) :]) == ["with"]:
         raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")
     if len(before) <= 1 + _MAX_FOLLOWING.get(before[0] if before else "", 0):
         return

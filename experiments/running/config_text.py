@@ -7,7 +7,7 @@ from typing import Any
 
 from sacred.utils import PATHCHANGE, join_paths
 
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import suggested
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
@@ -67,9 +67,8 @@ def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Colle
     entries = [entry for entry, _ in _rows(config)]
     for word in words:
         if word != CHANGED and not any(word in entry for entry in entries):
-            near = nearest(word, [*commands, *entries])
-            hint = (
-                f"did you mean {near}?" if near else "print_config without it lists the settings, and help the commands"
+            hint = suggested(
+                word, [*commands, *entries], "print_config without it lists the settings, and help the commands"
             )
             raise ConfigError(f"{word}: there is no such command or setting; {hint}")
 

@@ -107,8 +107,7 @@ def _hide(part: traceback.TracebackException | None, seen: set[int]) -> int:
     seen.add(id(part))
     before = len(part.stack)
     kept = [frame for frame in part.stack if not frame.filename.startswith(_BEGINNINGS)]
-    if part.stack and (not kept or part.stack[-1] is not kept[-1]):
-        kept.append(part.stack[-1])
-    part.stack[:] = kept
+    last = part.stack[-1:]
+    part.stack[:] = kept if kept[-1:] == last else kept + last
     inner = [part.__cause__, part.__context__, *(getattr(part, "exceptions", None) or ())]
-    return before - len(kept) + sum(_hide(other, seen) for other in inner)
+    return before - len(part.stack) + sum(_hide(other, seen) for other in inner)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import sacred
 from sacred.host_info import get_host_info
@@ -29,7 +29,6 @@ from experiments.running.resuming import check_resource, check_resumable, record
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
-from ingredients.checkpoints.record import TrainingRecord
 from ingredients.config.ingredient import Ingredient
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
@@ -489,10 +488,3 @@ class LabRun(Run):
             Terminated: Always; it carries the signal and the step.
         """
         self._signals.stop(step)
-
-
-if TYPE_CHECKING:
-
-    def _as_record(run: LabRun) -> TrainingRecord:
-        """Let a type checker see that a run is what a Checkpointer needs."""
-        return run

@@ -17,6 +17,7 @@ from configs import to_plain
 from configs.shipped import find_file
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
+from experiments.running.captured_output import remember_terminal
 from experiments.running.command_line import beat_interval_s
 from experiments.running.computed_config import ComputedConfig
 from experiments.running.config_text import check_words
@@ -28,7 +29,6 @@ from experiments.running.ranks import check_same_config, meet, publish_config
 from experiments.running.replaying import config_of_bundle
 from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
 from experiments.running.system_metrics import check_interval
-from experiments.running.terminal import remember_terminal
 from experiments.running.trial import take_trial
 from ingredients.config.named_values import gathering
 from ingredients.config.scope import lenient

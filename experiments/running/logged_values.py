@@ -61,7 +61,7 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
         value = value.item()
     if isinstance(value, float | int):
         return value
-    if isinstance(value, str | bytes | None) or not hasattr(type(value), "__float__"):
+    if not hasattr(type(value), "__float__"):
         raise MetricError(f"got {_shown(value)}, expected a number")
     try:
         return float(value)

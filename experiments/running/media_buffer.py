@@ -14,7 +14,7 @@ from observers.errors import MediaError, MetricError
 from observers.media import __all__ as KINDS
 from observers.media.kinds import Media
 from observers.record import run_clock
-from observers.record.media_entry import Content, MediaEntry
+from observers.record.media_files import Content, MediaEntry
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer"]
 

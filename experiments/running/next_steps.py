@@ -12,8 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from experiments.running.captured_output import terminal
 from experiments.running.main_file import module_of
-from experiments.running.terminal import terminal
 from observers.file.observer import FileObserver
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.safe_paths import shown_path

@@ -12,7 +12,7 @@ from sacred.utils import get_by_dotted_path, iter_prefixes, iterate_flattened, j
 
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.files import read_config_file
-from ingredients.config.hooks import ConfigHook
+from ingredients.config.ingredient import ConfigHook
 from ingredients.config.scope import Scope
 
 __all__ = ["origins"]

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from observers.record.identity import (
     is_alive,
     read_lease,
 )
-from observers.record.json_text import parse_json
+from observers.record.json_text import load_json, parse_json
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
@@ -118,24 +118,32 @@ def folder_to_resume(
     if _command(run) != default_command:
         return None
     setting = get_by_dotted_path(run.config, _SETTING)
-    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
 
     def newest(launch: str | None = None) -> Path | None:
         criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
-        return next((found for folder in folders for found in _unfinished(folder, criteria, launch)), None)
+        return next((found for folder in _folders(run) for found in _unfinished(folder, criteria, launch)), None)
 
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
         found = newest(world.launch)
         if found is not None:
             _log.info("restart %d of the processes: resuming %s", world.restarts, found)
             return found
-    if setting is None:
-        return None
-    if setting != "auto":
+    if setting == "auto":
+        return _resumed_by_itself(run, newest)
+    if setting is not None:
         _check_state(setting, run.config, has_ingredient=has_ingredient)
-        return None
-    if run.unobserved or not folders:
+    return None
+
+
+def _folders(run: Any) -> list[Path]:
+    """Return the folders of runs that a run is recorded in."""
+    return [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
+
+
+def _resumed_by_itself(run: Any, newest: Callable[[], Path | None]) -> Path | None:
+    """Return the unfinished run that `resume=auto` continues; None if there is none."""
+    if run.unobserved or not _folders(run):
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
     found = newest()
@@ -253,7 +261,7 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
             return None
     except (OSError, ValueError) as error:
         damage = error
-    record = parse_json(read_regular(folder / RUN))
+    record = load_json(folder / RUN)
     theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
     # A run that another one has started, such as a reproduction, is resumed by that one's alone.
     if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
@@ -272,7 +280,7 @@ def recorded_data(folder: Path) -> str | None:
         folder: The folder of its record.
     """
     try:
-        found = parse_json(read_regular(folder / INFO))["data"]["fingerprint"]
+        found = load_json(folder / INFO)["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None

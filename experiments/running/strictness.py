@@ -24,11 +24,10 @@ from sacred.utils import (
 from configs import freeze, to_plain
 from configs.shipped import names_beside
 from experiments.running.computed_config import ComputedConfig
-from ingredients.config.entry_types import conform, infer
+from ingredients.config.construct import nearest, suggested
+from ingredients.config.entry_types import conform, infer, misfit
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
-from ingredients.config.misfits import misfit
-from ingredients.config.nearest import nearest
 from ingredients.config.scope import Scope
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
@@ -246,8 +245,7 @@ def _misread(
     entry, _, value = name.partition(" ")
     if value and entry in entries:
         return f"{name}: got a setting without `=`; write {entry}={value.strip()}"
-    near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
+    hint = suggested(name, known, f"there are: {', '.join(known) or 'none'}")
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 
 

@@ -85,8 +85,9 @@ def like(template: Any, batch: Any) -> Any:
         items = {name: like(template.get(name), item) for name, item in batch.items()}
         return items if type(template) is dict else type(template)(items)  # type: ignore[call-arg]
     if isinstance(batch, list) and isinstance(template, list):
-        return [like(template[0] if template else None, item) for item in batch]
-    if isinstance(batch, tuple) and isinstance(template, tuple) and len(batch) == len(template):
+        return [like(next(iter(template), None), item) for item in batch]
+    is_tuple = isinstance(batch, tuple) and isinstance(template, tuple)
+    if is_tuple and len(batch) == len(template):
         parts = tuple(map(like, template, batch))
         return type(template)(*parts) if hasattr(template, "_fields") else parts
     return batch

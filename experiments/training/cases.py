@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from observers.media.kinds import Image
@@ -37,32 +38,55 @@ def cases_table(
     """
     if not predicted or data.task in ("multilabel", "custom"):
         return None
-    labels, predictions = predicted["targets"], predicted["predictions"]
-    shown: tuple[Sequence[Any], Sequence[Any]]
-    if predictions.ndim > 1 and "probabilities" in predicted:
-        counted = labels != (-100 if ignore_index is None else ignore_index)
-        hits = ((predictions == labels) & counted).flatten(1).sum(1)
-        score = hits / counted.flatten(1).sum(1).clamp(min=1)
-        # The greatest error is the smallest accuracy.
-        cases, name = choose_values(1 - score, num), "accuracy"
-        shown = _pictures(labels, len(data.classes)), _pictures(predictions, len(data.classes))
-    elif "probabilities" in predicted:
-        score = predicted["probabilities"].gather(1, predictions[:, None])[:, 0]
-        cases, name = choose_classes(labels, predictions, score, num, ignore_index), "probability"
-        shown = [data.classes[label] for label in labels.tolist()], [data.classes[k] for k in predictions.tolist()]
+    ignored = -100 if ignore_index is None else ignore_index
+    if "probabilities" not in predicted:
+        found = _of_values(predicted, num)
+    elif predicted["predictions"].ndim > 1:
+        found = _of_pixels(predicted, num, ignored, len(data.classes))
     else:
-        score = (predictions - labels).abs().mean(1)
-        cases, name = choose_values(score, num), "error"
-        shown = _values(labels), _values(predictions)
-    chosen = [(case, place) for case, places in cases.items() for place in places]
-    places = [place for _, place in chosen]
-    images = as_images(data, places)
+        found = _of_classes(predicted, num, ignored, data.classes)
+    chosen = [(case, place) for case, places in found.cases.items() for place in places]
+    images = as_images(data, [place for _, place in chosen])
     rows = []
     for number, (case, place) in enumerate(chosen):
         image = [] if images is None else [Image(images[number])]
-        rows.append([case, place, *image, shown[0][place], shown[1][place], score[place].item()])
+        rows.append([case, place, *image, *(column[place] for column in found.columns), found.scores[place].item()])
     middle = [] if images is None else ["image"]
-    return Table(["case", "sample", *middle, "label", "prediction", name], rows)
+    return Table(["case", "sample", *middle, "label", "prediction", found.name], rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """Positions by case, the scores that they are chosen by, and labels and predictions as they are shown."""
+
+    cases: Mapping[str, list[int]]
+    name: str
+    scores: Tensor
+    columns: tuple[Sequence[Any], Sequence[Any]]
+
+
+def _of_values(predicted: Mapping[str, Tensor], num: int) -> _Found:
+    labels, predictions = predicted["targets"], predicted["predictions"]
+    errors = (predictions - labels).abs().mean(1)
+    return _Found(choose_values(errors, num), "error", errors, (_values(labels), _values(predictions)))
+
+
+def _of_pixels(predicted: Mapping[str, Tensor], num: int, ignored: int, num_classes: int) -> _Found:
+    labels, predictions = predicted["targets"], predicted["predictions"]
+    counted = labels != ignored
+    hits = ((predictions == labels) & counted).flatten(1).sum(1)
+    accuracies = hits / counted.flatten(1).sum(1).clamp(min=1)
+    columns = _pictures(labels, num_classes), _pictures(predictions, num_classes)
+    # The greatest error is the smallest accuracy.
+    return _Found(choose_values(1 - accuracies, num), "accuracy", accuracies, columns)
+
+
+def _of_classes(predicted: Mapping[str, Tensor], num: int, ignored: int, classes: Sequence[str]) -> _Found:
+    labels, predictions = predicted["targets"], predicted["predictions"]
+    probabilities = predicted["probabilities"].gather(1, predictions[:, None])[:, 0]
+    cases = choose_classes(labels, predictions, probabilities, num, ignored)
+    columns = [classes[label] for label in labels.tolist()], [classes[label] for label in predictions.tolist()]
+    return _Found(cases, "probability", probabilities, columns)
 
 
 def choose_classes(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
@@ -16,8 +15,8 @@ from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, LossError, ModelError
 from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 from ingredients.models.freezing import freezings_of, is_held_in_eval
-from ingredients.precision.closures import recomputes_loss
-from ingredients.precision.mixed_precision import parameters_of
+from ingredients.models.modes import evaluating
+from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from ingredients.ranks.group import Ranks, current
 
 __all__ = ["check_parts", "check_ranked"]
@@ -95,14 +94,22 @@ def _warn_of_squashing(model: nn.Module, loss: nn.Module) -> None:
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:
-    """Reject training batches of one sample where BatchNorm would see a single value per channel.
-
-    That depends on the size of its input, so the model computes one sample, in evaluation mode.
-    """
+    """Reject training batches of one sample where BatchNorm would see a single value per channel."""
     ranks = data.train.ranks
     size = 1 if ranks.options.get("sync_batch_norm") else ranks.size
-    if data.train.last_batch_size // size != 1:
-        return
+    refusing = _norms_of_single_values(model, data) if data.train.last_batch_size // size == 1 else []
+    if refusing:
+        every = data.train.batch_size == size
+        which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
+        of_rank = f" for one of {size} processes" if size > 1 else ""
+        raise ModelError(f"{which} training batch holds one sample{of_rank}, which {refusing[0]} cannot take; {remedy}")
+
+
+def _norms_of_single_values(model: nn.Module, data: Data) -> list[str]:
+    """Return the classes of BatchNorm layers that see a single value per channel of one sample.
+
+    That depends on the size of their input, so the model computes a sample, in evaluation mode.
+    """
     refusing: list[str] = []
 
     def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -111,23 +118,17 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
 
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     hooks = [norm.register_forward_pre_hook(look) for norm in norms if not is_held_in_eval(norm)]
-    if not hooks:
-        return
     try:
         with torch.no_grad(), evaluating(model):
-            for inputs, _ in data.train.epoch(0):
+            for inputs, _ in data.train.epoch(0) if hooks else ():
                 model(inputs[:1])
                 break
     except (RuntimeError, ValueError, IndexError, TypeError):
-        return  # the check of the loss reports what does not fit
+        return []  # the check of the loss reports what does not fit
     finally:
         for hook in hooks:
             hook.remove()
-    if refusing:
-        every = data.train.batch_size == size
-        which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
-        of_rank = f" for one of {size} processes" if size > 1 else ""
-        raise ModelError(f"{which} training batch holds one sample{of_rank}, which {refusing[0]} cannot take; {remedy}")
+    return refusing
 
 
 def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: str) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.training.trainer import Trainer
+from ingredients.config.construct import listed
 from ingredients.datasets.structure import tensors_of
 from ingredients.models.compiled import plain_name
 from observers.record.safe_paths import shown_path
@@ -63,8 +64,8 @@ class Finding:
     def __str__(self) -> str:
         """Return it as a sentence's part, such as `forward of head (Linear): aten.mul made its output nan`."""
         if self.phase == "data":
-            shown = ", ".join(map(str, self.samples[:8])) + (", ..." if len(self.samples) > 8 else "")
-            return f"data: {self.tensor} of the batch hold {self.value}" + (f", samples {shown}" if shown else "")
+            shown = f", samples {listed(self.samples, 8)}" if self.samples else ""
+            return f"data: {self.tensor} of the batch hold {self.value}{shown}"
         if self.phase == "weights":
             return f"weights: {self.tensor} was {self.value} before the step"
         if self.phase == "optimizer":
@@ -98,6 +99,10 @@ class _Flags:
     @property
     def value(self) -> str | None:
         return "nan" if self.nan else "inf" if self.inf else None
+
+    def exceeds(self, other: _Flags) -> bool:
+        """Tell whether these tensors hold a kind of value that the others do not."""
+        return any(self.has(value) and not other.has(value) for value in ("nan", "inf"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,13 +162,13 @@ def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Te
 
 def _concluded(trainer: Trainer, group: Sequence[Any], watch: _Watch, loss: Tensor | None) -> Finding | None:
     losses = [*watch.losses, _flags([loss])]
-    if any(flags.value for flags in losses):
-        return _of_forward(group, watch, "nan" if any(flags.nan for flags in losses) else "inf")
+    value = _Flags(any(flags.nan for flags in losses), any(flags.inf for flags in losses)).value
+    if value is not None:
+        return _of_forward(group, watch, value)
     bad = non_finite_gradients(trainer)
     if bad and trainer.amp.dtype != "float16":
         named = _named(trainer)
-        value = "nan" if _flags(named[name].grad for name in bad).nan else "inf"
-        return _of_backward(trainer, watch, value, bad)
+        return _of_backward(trainer, watch, str(_flags(named[name].grad for name in bad).value), bad)
     return _in_weights(trainer, "optimizer")
 
 
@@ -212,13 +217,13 @@ def _first_maker(calls: Iterable[_Call], value: str) -> _Call | None:
 
 
 def _in_data(group: Sequence[Any]) -> Finding | None:
-    for batch in group:
-        for name, tensor in _named_tensors(batch):
-            flags = _flags([tensor])
-            if flags.value:
-                rows = (~tensor.isfinite()).reshape(len(tensor), -1).any(1).nonzero() if tensor.ndim else tensor[None]
-                samples = tuple(rows.flatten().tolist()) if tensor.ndim else ()
-                return Finding("data", flags.value, tensor=name, samples=samples)
+    named = (pair for batch in group for pair in _named_tensors(batch))
+    for name, tensor in named:
+        value = _flags([tensor]).value
+        if value:
+            bad = ~tensor.isfinite()
+            samples = bad.reshape(len(bad), -1).any(1).nonzero().flatten().tolist() if bad.ndim else ()
+            return Finding("data", value, tensor=name, samples=tuple(samples))
     return None
 
 
@@ -226,8 +231,7 @@ def _named_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         yield from zip(("inputs", "targets"), batch, strict=True)
     elif isinstance(batch, dict):
-        for name, part in batch.items():
-            yield from ((str(name), tensor) for tensor in tensors_of(part))
+        yield from ((str(name), tensor) for name, part in batch.items() for tensor in tensors_of(part))
     else:
         yield from ((f"tensor {number}", tensor) for number, tensor in enumerate(tensors_of(batch)))
 
@@ -307,9 +311,8 @@ class _Watch:
 
     def ran(self, name: str, inputs: _Flags, outputs: _Flags) -> None:
         """Record an operation of torch if it turned finite values into others."""
-        is_maker = (outputs.nan and not inputs.nan) or (outputs.inf and not inputs.inf)
         is_mask = _MASKING in name and not outputs.nan
-        if is_maker and not is_mask and not any(part in name for part in _NOT_COMPUTING):
+        if outputs.exceeds(inputs) and not is_mask and not any(part in name for part in _NOT_COMPUTING):
             self.operations.append(_Call(name.rpartition(".")[0], self._owner, inputs, outputs, _site()))
 
     def _backward(self, original: Any, loss: Tensor, *args: Any, **kwargs: Any) -> None:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from experiments.training.meters import Meter
-from experiments.training.modes import evaluating
 from experiments.training.tasks import as_task
 from experiments.training.trainer import Task
 from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches
 from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
+from ingredients.models.modes import evaluating
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import ALONE, Ranks
 
@@ -122,15 +122,20 @@ def _passed(
             if meter is not None:
                 meter.update(model, batch, amp)
             if predicts:
-                with amp.autocast():
-                    parts = task.predict(model, batch)
-                outputs.append({name: part.cpu() for name, part in parts.items()})
-    metrics = {} if meter is None else _computed(meter, ranks)
-    return metrics, _joined(outputs, ranks)
+                outputs.append(_predicted(model, batch, task, amp))
+    return _computed(meter, ranks), _joined(outputs, ranks)
 
 
-def _computed(meter: Meter, ranks: Ranks) -> dict[str, float]:
-    """Return the metrics of all ranks together."""
+def _predicted(model: nn.Module, batch: Any, task: Task, amp: MixedPrecision) -> dict[str, Tensor]:
+    with amp.autocast():
+        parts = task.predict(model, batch)
+    return {name: part.cpu() for name, part in parts.items()}
+
+
+def _computed(meter: Meter | None, ranks: Ranks) -> dict[str, float]:
+    """Return the metrics of all ranks together; none without a meter."""
+    if meter is None:
+        return {}
     if ranks.size == 1:
         return meter.compute()
     if not hasattr(meter, "merge"):

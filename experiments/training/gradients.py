@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ingredients.errors import ConfigError
-from ingredients.precision.micro_batches import with_shares
-from ingredients.precision.mixed_precision import MixedPrecision, parameters_of
+from ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
 
 __all__ = ["LossOf", "LossValue", "add_gradients", "precise", "step_with_closure"]
 

@@ -22,10 +22,10 @@ from experiments.training.trainer import Trainer
 from experiments.training.triage import Triage
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import capture, resume
+from ingredients.config.construct import listed
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError, ConfigError, TrainingError
-from ingredients.precision.closures import recomputes_loss
-from ingredients.precision.mixed_precision import parameters_of
+from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 
 __all__ = ["Guard", "Recovery"]
 
@@ -127,10 +127,9 @@ class Recovery(Callback):
             raise TrainingError(f"training.on_nan=rollback: {error}") from error
         for name, optimizer in trainer.optimizers.items():
             for group, rate in zip(optimizer.param_groups, rates[name], strict=False):
-                group["lr"] = rate * _SLOWER
-                for bound in ("initial_lr", "max_lr", "min_lr"):
-                    if bound in group:
-                        group[bound] = group[bound] * _SLOWER
+                group["lr"] = rate
+                for entry in group.keys() & {"lr", "initial_lr", "max_lr", "min_lr"}:
+                    group[entry] = group[entry] * _SLOWER
         for schedule in trainer.schedules.values():
             schedule.slow_down(_SLOWER)
         return f"back to the weights after step {state['step']}, with half the learning rate"
@@ -239,8 +238,7 @@ class Guard:
         """
         names = [] if self._ignores else non_finite_parameters(*self._trained)
         if names:
-            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise self._error(f"weights are NaN or infinite ({shown})", self._trainer.place.step)
+            raise self._error(f"weights are NaN or infinite ({listed(names, 3)})", self._trainer.place.step)
 
     def _error(self, fault: str, step: int) -> TrainingError:
         kept = None if self._keeper is None else self._keeper.newest()

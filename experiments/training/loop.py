@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from experiments.running.starting_state import check_left, check_waited
-from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts, check_ranked
 from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.guard import Guard, Recovery
+from experiments.training.implied import implied_callbacks
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from experiments.training.ranked import RankedSteps
@@ -30,16 +30,14 @@ from experiments.training.step_log import StepLog
 from experiments.training.tasks import as_task
 from experiments.training.trainer import LogScalar, Task, Trainer, grouped
 from experiments.training.triage import replay_if_asked
-from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
-from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import ALONE, Ranks
 from ingredients.scheduler import Schedule
-from ingredients.training import check_average, check_lengths
+from ingredients.training import check_lengths
 
 __all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
@@ -153,7 +151,7 @@ def fit(
     best = Monitor(monitor, mode, patience, min_delta)
     check_lengths(epochs, val_interval, log_interval)
     recovery = Recovery(on_nan) if on_nan in ("skip", "rollback") else None
-    implied = _implied_callbacks(model, epochs, average, average_decay, average_start)
+    implied = implied_callbacks(model, epochs, average, average_decay, average_start)
     everyone = Callbacks([*([recovery] if recovery else []), *callbacks, *implied])
     ranks = getattr(data.train, "ranks", ALONE)
     check_ranked(trainer, ranks, average, on_nan)
@@ -185,18 +183,6 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-def _implied_callbacks(
-    model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
-) -> list[Callback]:
-    """Return the callbacks that the model and the settings ask for."""
-    implied: list[Callback] = [Unfreezing(freezing, epochs) for freezing in freezings_of(model)]
-    check_average(average, average_decay, average_start, epochs)
-    if average is not None:
-        first = 1 if average == "ema" else epochs * 3 // 4 + 1
-        implied.append(Averaging(average, average_decay, average_start or first))
-    return implied
 
 
 def _parts_of(trainer: Trainer, monitor: Monitor, callbacks: Callbacks) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.running.terminal import terminal
+from experiments.running.captured_output import terminal
 from experiments.training.time_left import TimeLeft
 
 __all__ = ["Progress"]

@@ -81,15 +81,16 @@ def _hand_over(
     optimizer: torch.optim.Optimizer, whole: Mapping[str, nn.Parameter], split: Mapping[str, nn.Parameter]
 ) -> None:
     """Replace the parameters of an optimizer by the split ones, and split its state in the same way."""
-    names = {id(parameter): name for name, parameter in whole.items()}
+    mine: dict[int, Any] = {id(parameter): split[name] for name, parameter in whole.items()}
+
+    def split_alike(value: Any, parameter: Tensor) -> Any:
+        if not isinstance(value, Tensor) or value.shape != parameter.shape or not value.ndim:
+            return value
+        own = mine[id(parameter)]
+        return distribute_tensor(value, own.device_mesh, own.placements)
+
     for group in optimizer.param_groups:
-        group["params"] = [split[names[id(parameter)]] for parameter in group["params"]]
+        group["params"] = [mine[id(parameter)] for parameter in group["params"]]
     for parameter, state in list(optimizer.state.items()):
-        mine: Any = split[names[id(parameter)]]
         del optimizer.state[parameter]
-        optimizer.state[mine] = {
-            key: distribute_tensor(value, mine.device_mesh, mine.placements)
-            if isinstance(value, Tensor) and value.shape == parameter.shape and mine.ndim
-            else value
-            for key, value in state.items()
-        }
+        optimizer.state[mine[id(parameter)]] = {key: split_alike(value, parameter) for key, value in state.items()}

@@ -40,15 +40,8 @@ class StepLog:
         Returns:
             The mean of the losses; NaN if all steps were skipped.
         """
-        trainer, place = self._trainer, self._trainer.place
-        values: dict[str, list[Any]] = {"train/loss": [loss for loss in place.losses if loss is not None]}
-        for name, optimizer in trainer.optimizers.items():
-            norm = trainer.grad_norms.get(name, 0.0) if trainer.steps_itself else trainer.amp.grad_norm(optimizer)
-            values[_named("grad_norm", name)] = [norm]
-        values |= {f"train/{name}": scalars for name, scalars in place.scalars.items()}
-        means = _means({name: column for name, column in values.items() if column}, trainer.amp.device)
-        if trainer.ranked is not None:
-            means = trainer.ranked.means(means)
+        trainer = self._trainer
+        means = self._means()
         for name, mean in means.items():
             trainer.log(name, mean, step)
         self._warn(means, step)
@@ -58,6 +51,16 @@ class StepLog:
             trainer.log("amp/scale", trainer.amp.scale(), step)
             trainer.log("amp/skipped", trainer.amp.num_skipped, step)
         return means.get("train/loss", math.nan)
+
+    def _means(self) -> dict[str, float]:
+        trainer, place = self._trainer, self._trainer.place
+        values: dict[str, list[Any]] = {"train/loss": [loss for loss in place.losses if loss is not None]}
+        for name, optimizer in trainer.optimizers.items():
+            norm = trainer.grad_norms.get(name, 0.0) if trainer.steps_itself else trainer.amp.grad_norm(optimizer)
+            values[_named("grad_norm", name)] = [norm]
+        values |= {f"train/{name}": scalars for name, scalars in place.scalars.items()}
+        means = _means({name: column for name, column in values.items() if column}, trainer.amp.device)
+        return means if trainer.ranked is None else trainer.ranked.means(means)
 
     def _warn(self, means: Mapping[str, float], step: int) -> None:
         for name in self._trainer.place.scalars:

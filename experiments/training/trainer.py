@@ -25,14 +25,12 @@ from torch import Tensor, nn
 
 from experiments.training.gradients import LossOf, LossValue, add_gradients, precise, step_with_closure
 from experiments.training.meters import Means, Meter
-from experiments.training.modes import evaluating
 from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Data
 from ingredients.datasets.structure import num_samples
 from ingredients.errors import ConfigError
-from ingredients.precision.closures import recomputes_loss
-from ingredients.precision.micro_batches import with_shares
-from ingredients.precision.mixed_precision import MixedPrecision, parameters_of
+from ingredients.models.modes import evaluating
+from ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
 from ingredients.scheduler import Schedule
 
 __all__ = ["LogScalar", "LossValue", "Task", "Trainer", "grouped"]

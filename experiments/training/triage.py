@@ -13,13 +13,13 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from experiments.running.replaying import Replayed, bundle_to_replay
-from experiments.training.bundle import like, plain, read_bundle, write_bundle
+from experiments.training.bundle import Bundle, like, plain, read_bundle, write_bundle
 from experiments.training.callbacks import Callbacks
 from experiments.training.diagnosis import Finding, diagnose, non_finite_gradients, non_finite_parameters
 from experiments.training.trainer import Trainer, grouped
@@ -272,9 +272,15 @@ def replay_if_asked(
     bundle = read_bundle(path)
     if keeper is not None and keeper.files.path.name != bundle.incident.get("training"):
         return
+    _replay(trainer, parts, callbacks.without_observers(), {} if keeper is None else keeper.config, bundle)
+
+
+def _replay(
+    trainer: Trainer, parts: Mapping[str, Any], callbacks: Callbacks, config: Mapping[str, Any], bundle: Bundle
+) -> NoReturn:
+    path = bundle.path
     check_whole(bundle.state, parts, path)
-    check_weights(trainer.model, bundle.state, path, {} if keeper is None else keeper.config)
-    callbacks = callbacks.without_observers()
+    check_weights(trainer.model, bundle.state, path, config)
     trainer.place = resume(parts, bundle.state, path)
     trainer.log = _log_nothing
     callbacks.start(trainer)

@@ -10,7 +10,8 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,18 @@ from torch import nn
 
 from ingredients.checkpoints.files import load_weights
 from ingredients.checkpoints.folder import CheckpointFolder
-from ingredients.checkpoints.rank_states import of_all_ranks, of_rank
-from ingredients.checkpoints.record import TrainingRecord, data_fingerprint
-from ingredients.checkpoints.starting import StateFinder
+from ingredients.checkpoints.starting import StateFinder, data_fingerprint
 from ingredients.checkpoints.stopping import LOADER_ERRORS, Stopping
-from ingredients.checkpoints.training_state import Place, branch, capture, resume, snapshot, state_of
-from ingredients.checkpoints.writer import Writer
+from ingredients.checkpoints.training_state import (
+    Place,
+    branch,
+    capture,
+    of_all_ranks,
+    of_rank,
+    resume,
+    snapshot,
+    state_of,
+)
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
@@ -31,9 +38,61 @@ from ingredients.ranks.group import ALONE, Ranks
 from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
-__all__ = ["Checkpointer"]
+__all__ = ["Checkpointer", "Writer"]
 
 _log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Does jobs in the background; the next `wait` raises their error.
+
+    Args:
+        folder: The folder they write to, for messages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, jobs: Sequence[Callable[[], None]]) -> None:
+        """Do jobs one after the other, until one fails; `wait` or `join` must have been called for those before.
+
+        Args:
+            jobs: Functions that write files. An `OSError` becomes a `CheckpointError` that names the folder.
+        """
+        # No daemon: Python waits for it, so no copied state is lost.
+        self._thread = threading.Thread(target=self._work, args=(jobs,), name="sacristan-checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until all jobs are done.
+
+        Raises:
+            CheckpointError: If one could not write.
+        """
+        error = self.join()
+        self._error = None
+        if error is not None:
+            raise error
+
+    def join(self) -> BaseException | None:
+        """Wait until all jobs are done, and return the error that `wait` would raise."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return self._error
+
+    def _work(self, jobs: Sequence[Callable[[], None]]) -> None:
+        try:
+            for job in jobs:
+                job()
+        except OSError as error:
+            self._error = CheckpointError(f"{self._folder}: cannot be written: {error}; the checkpoint before it stays")
+        except BaseException as error:
+            self._error = error
+
+
 T = TypeVar("T")
 
 
@@ -73,7 +132,7 @@ class Checkpointer:
         keep: int = 2,
         start: Path | None = None,
         resume: bool = False,
-        record: TrainingRecord | None = None,
+        record: Any = None,
     ) -> None:
         for name, value in (("interval", interval), ("interval_steps", interval_steps), ("keep", keep)):
             if value is not None and value < 1:

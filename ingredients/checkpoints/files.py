@@ -79,9 +79,8 @@ def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "chec
         CheckpointError: If it is missing or damaged, or holds more than tensors and plain values.
     """
     if not path.is_file():
-        near = sorted(str(other) for other in path.parent.glob("*.pt")) if path.parent.is_dir() else []
-        hint = f"there are: {', '.join(near)}" if near else "check the path"
-        raise CheckpointError(f"{entry}: there is no file {path}; {hint}")
+        near = ", ".join(sorted(map(str, path.parent.glob("*.pt"))))
+        raise CheckpointError(f"{entry}: there is no file {path}; {f'there are: {near}' if near else 'check the path'}")
     try:
         # torch itself compares no checksums, and would load weights with flipped bits.
         if check:
@@ -206,13 +205,11 @@ def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config
         CheckpointError: If they do not; the message says what differs.
     """
     mine, theirs = plain_state_dict(model), plain_names(state["model"])
-    missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
-    shapes = [name for name in mine if name in theirs and mine[name].shape != theirs[name].shape]
-    if missing or extra or shapes:
-        faults = [
-            f"{name} is {list(theirs[name].shape)} there and {list(mine[name].shape)} here" for name in shapes[:2]
-        ]
-        faults += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
+    missing, extra = sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
+    shapes = [name for name, value in mine.items() if theirs.get(name, value).shape != value.shape]
+    faults = [f"{name} is {list(theirs[name].shape)} there and {list(mine[name].shape)} here" for name in shapes[:2]]
+    faults += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
+    if faults:
         differing = _differences(state.get("config", {}), config, ("data", "loss", "model"))
         hint = f"; it was saved with {', '.join(differing)}" if differing else ""
         run_config = path.absolute().parent.parent / "config.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +10,16 @@ from typing import Any
 
 from ingredients.checkpoints.files import check_weights, load_checkpoint, split_of
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
-from ingredients.checkpoints.record import TrainingRecord, data_fingerprint
 from ingredients.checkpoints.training_state import check_whole
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 
-__all__ = ["StateFinder"]
+__all__ = ["StateFinder", "data_fingerprint"]
 
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
 class StateFinder:
     """Finds a state, and checks that it is of this run, its data and its split.
 
@@ -30,19 +31,11 @@ class StateFinder:
         split: The split of its data, or None where that is not known.
     """
 
-    def __init__(
-        self,
-        files: CheckpointFolder,
-        config: Mapping[str, Any],
-        record: TrainingRecord | None,
-        parts: Mapping[str, Any],
-        split: Split | None,
-    ) -> None:
-        self._files = files
-        self._config = config
-        self._record = record
-        self._parts = parts
-        self._split = split
+    files: CheckpointFolder
+    config: Mapping[str, Any]
+    record: Any
+    parts: Mapping[str, Any]
+    split: Split | None
 
     def own_state(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest good state of an earlier session; None if there is no state.
@@ -52,7 +45,7 @@ class StateFinder:
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.
         """
-        self._files.clear()
+        self.files.clear()
         lacking = []
 
         def check_with_record(state: Mapping[str, Any], path: Path) -> None:
@@ -63,12 +56,12 @@ class StateFinder:
                 raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
 
         try:
-            return self._files.newest(check_with_record)
+            return self.files.newest(check_with_record)
         except CheckpointError as error:
             if not lacking or isinstance(error.__cause__, OSError):
                 raise
         _log.warning("the record is not complete at any state that is kept; resuming from the newest good one")
-        return self._files.newest(self._check_own)
+        return self.files.newest(self._check_own)
 
     def other_state(self, path: Path) -> dict[str, Any]:
         """Return the state of another run.
@@ -80,7 +73,7 @@ class StateFinder:
             CheckpointError: If it cannot be read, lacks a part, or its data were split in another way.
         """
         state = load_checkpoint(path)
-        check_whole(state, self._parts, path)
+        check_whole(state, self.parts, path)
         self._check_split(state, path)
         return state
 
@@ -99,43 +92,43 @@ class StateFinder:
             CheckpointError: If they cannot be written.
         """
         try:
-            self._files.keep_start(path, best_epoch(state))
-            monitor = self._parts.get("monitor")
+            self.files.keep_start(path, best_epoch(state))
+            monitor = self.parts.get("monitor")
             epoch = monitor.state_dict()["epoch"] if best and monitor is not None else 0
             if not epoch:
                 return True
             weights = CheckpointFolder(path.parent, 1).weights_of(epoch)
             if weights is not None:
-                self._files.adopt_best(weights, epoch)
+                self.files.adopt_best(weights, epoch)
                 return True
         except OSError as error:
-            raise CheckpointError(f"{self._files.path}: cannot be written: {error}") from error
+            raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
         _log.warning("%s: weights of epoch %d, its best, are missing; the best value starts again", path.parent, epoch)
         return False
 
     @property
     def is_followed(self) -> bool:
         """True if a later training of the run has states: its points are needed, and it rewinds the record."""
-        path = self._files.path
+        path = self.files.path
         stem, _, number = path.name.rpartition("-")
         after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{path.name}-2"
         return CheckpointFolder(path.with_name(after), 1).has_states()
 
     def _num_missing(self, state: Mapping[str, Any]) -> int:
         position = state.get("position")
-        if self._record is None or position is None or self.is_followed:
+        if self.record is None or position is None or self.is_followed:
             return 0
-        return self._record.num_missing(position)
+        return self.record.num_missing(position)
 
     def _check_own(self, state: Mapping[str, Any], path: Path) -> None:
-        check_whole(state, self._parts, path)
-        check_weights(self._parts["model"], state, path, self._config)
-        uid = None if self._record is None else self._record.uid
+        check_whole(state, self.parts, path)
+        check_weights(self.parts["model"], state, path, self.config)
+        uid = None if self.record is None else self.record.uid
         if state.get("run") != uid:
             raise CheckpointError(
                 f"{path}: is of the run {state.get('run')}, not of {uid}; to start from another run's state, fork that"
             )
-        saved, now = state.get("data"), data_fingerprint(self._record)
+        saved, now = state.get("data"), data_fingerprint(self.record)
         if saved is not None and now is not None and saved != now:
             raise CheckpointError(
                 f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
@@ -146,11 +139,17 @@ class StateFinder:
     def _check_split(self, state: Mapping[str, Any], path: Path) -> None:
         """Reject a state trained on samples that are in other parts here, unless the config asks for that."""
         kept = split_of(state, path)
-        if kept is None or self._split is None or self._config.get(kept.ingredient, {}).get("new_split"):
+        if kept is None or self.split is None or self.config.get(kept.ingredient, {}).get("new_split"):
             return
-        if not kept.is_like(self._split):
+        if not kept.is_like(self.split):
             raise CheckpointError(
                 f"{path}: was trained on another split of the data, so the test part here may hold samples that it was "
                 "trained on; give make_data the split of the state, start=checkpoint.load_split(_run), or ask for "
                 f"another one: {kept.ingredient}.new_split=True"
             )
+
+
+def data_fingerprint(record: Any) -> str | None:
+    """Return the fingerprint of the data of a run, `experiments.LabRun`, if its ingredient noted one."""
+    data = None if record is None else record.info.get("data")
+    return data.get("fingerprint") if isinstance(data, Mapping) else None

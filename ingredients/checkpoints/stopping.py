@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ingredients.checkpoints.record import TrainingRecord
 from ingredients.ranks.group import ALONE
 
 __all__ = ["LOADER_ERRORS", "Stopping"]
@@ -26,7 +25,7 @@ class Stopping:
         ranks: The processes of the training.
     """
 
-    def __init__(self, record: TrainingRecord | None) -> None:
+    def __init__(self, record: Any) -> None:
         self.ranks = ALONE
         self._record = record
         self._has_agreed = False

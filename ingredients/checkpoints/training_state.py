@@ -1,6 +1,10 @@
 """The state of a whole training as tensors and plain values: copied out of its parts, and loaded into them.
 
 `resume` loads all of it, bit for bit. `branch` loads the parts that keep their meaning under a changed config.
+
+Weights and momenta are the same on all ranks. Random streams, and the losses since the last logged one, are not; a
+state has them as `ranks`, one entry for each. Its top-level streams are those of rank 0, its top-level losses the means
+over ranks, so a single process reads it like any other state.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import itertools
 import json
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from ingredients.checkpoints.files import check_weights
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
+from ingredients.ranks.group import Ranks
 
 __all__ = [
     "Place",
@@ -29,6 +34,8 @@ __all__ = [
     "check_whole",
     "differ",
     "keeps_monitor",
+    "of_all_ranks",
+    "of_rank",
     "resume",
     "snapshot",
     "state_of",
@@ -309,9 +316,8 @@ def _branch_rates(
     """Load an optimizer and its schedule; if the config of either changed, the new rates at the place count."""
     saved = state.get("config", {})
     optimizer, schedule = parts[name], parts.get(of_schedule)
-    is_changed = differ(saved, config, "optimizer", "model", "scheduler", data_of(state), "amp.accumulate")
-    if schedule is None or schedule.has_length:
-        is_changed = is_changed or differ(saved, config, "training.epochs")
+    length = ["training.epochs"] if schedule is None or schedule.has_length else []
+    is_changed = differ(saved, config, "optimizer", "model", "scheduler", data_of(state), "amp.accumulate", *length)
     if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name differs from that in %s: the optimizer starts without momenta", path)
     elif is_changed:
@@ -410,3 +416,47 @@ def _plain(value: Any) -> str:
             if name not in _OF_READING and (name not in _LATER or item != _LATER[name])
         }
     return json.dumps(value, sort_keys=True, default=str)
+
+
+_OWN = ("streams", "losses", "scalars")
+
+
+def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Return the state of a training with the entries of all ranks; called by all.
+
+    Args:
+        state: The state of this rank.
+        ranks: The processes of the training; a single one adds nothing.
+    """
+    if ranks.size == 1:
+        return state
+    own = ranks.gather({name: state[name] for name in _OWN})
+    scalars = {name: _means([each["scalars"][name] for each in own]) for name in state["scalars"]}
+    return {**state, "losses": _means([each["losses"] for each in own]), "scalars": scalars, "ranks": own}
+
+
+def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
+    """Return the state that this rank resumes from, with its own random streams and losses.
+
+    Args:
+        state: A state that rank 0 saved.
+        ranks: The processes of the training. If their number differs from that in the state, all but rank 0 keep the
+            random streams they have now.
+    """
+    own = state.get("ranks") or [{}]
+    if len(own) == ranks.size:
+        return {**state, **own[ranks.rank]}
+    if not ranks.is_first:
+        return {**state, "streams": global_states()}
+    _log.warning(
+        "the state is of %d processes, and this training has %d: random numbers, such as those of dropout, differ from "
+        "those of an uninterrupted training",
+        len(own),
+        ranks.size,
+    )
+    return state
+
+
+def _means(columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the means over ranks of values that each has for the same steps."""
+    return [sum(map(float, values)) / len(values) for values in zip(*columns, strict=True)]

@@ -1,23 +1,33 @@
-"""Objects from names in a config: dotted paths, and options checked against a signature."""
+"""Names in a config: objects by dotted path, options checked against a signature, and the nearest known name."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from configs import to_plain
-from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError, LabError, MissingDependencyError
 from observers.record.object_names import imported_main
 
-__all__ = ["build", "check_options", "import_module", "import_object", "is_dotted_path", "require"]
+__all__ = [
+    "build",
+    "check_options",
+    "import_module",
+    "import_object",
+    "is_dotted_path",
+    "listed",
+    "nearest",
+    "require",
+    "suggested",
+]
 
 
 def is_dotted_path(name: str) -> bool:
@@ -44,8 +54,7 @@ def import_object(path: str, entry: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             names = [name for name in vars(found) if not name.startswith("_")]
-            near = nearest(part, names)
-            hint = f"did you mean {near!r}?" if near else "check the spelling"
+            hint = suggested(part, names, "check the spelling", quoted=True)
             raise ConfigError(f"{entry}: got {path!r}, but {module_name} has no {part!r}; {hint}")
         found = getattr(found, part)
     return found
@@ -107,16 +116,12 @@ def check_options(target: Callable, options: Mapping[str, Any], entry: str, give
         if name in given:
             raise ConfigError(f"{entry}.{name}: {label} gets {name!r} from the lab already; remove it from {entry}")
         if not (takes_any or name in named):
-            hint = _hint(name, [other for other in named if other not in given])
+            free = [other for other in named if other not in given]
+            hint = suggested(name, free, f"it takes: {', '.join(free) or 'no options'}", quoted=True)
             raise ConfigError(f"{entry}.{name}: {label} takes no option {name!r}; {hint}")
     for name in named:
         if parameters[name].default is inspect.Parameter.empty and name not in {*options, *given}:
             raise ConfigError(f"{entry}: {label} needs a value for {name!r}; write {entry}.{name}=...")
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = nearest(name, known)
-    return f"did you mean {near!r}?" if near else f"it takes: {', '.join(known) or 'no options'}"
 
 
 def build(
@@ -167,3 +172,62 @@ def require(module: str, extra: str, purpose: str) -> Any:
             f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed; "
             f"install it with: pip install 'sacristan[{extra}]'"
         ) from error
+
+
+def nearest(name: str, known: list[str]) -> str | None:
+    """Return the known name that a mistyped one most likely stands for.
+
+    Args:
+        name: The name as typed, dotted or plain.
+        known: Names that exist. One that alone has the same last part is taken, whatever its group.
+
+    Returns:
+        The name; None if none is like it.
+    """
+    same_leaf = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
+    if len(same_leaf) == 1:
+        return same_leaf[0]
+    likeness, other = max(((_likeness(name, other), other) for other in known), default=(0.0, None))
+    return other if likeness >= 0.6 else None
+
+
+def _likeness(name: str, other: str) -> float:
+    parts, other_parts = name.split("."), other.split(".")
+    if len(parts) == len(other_parts):
+        # Every part must be alike: a group in common says little about what was meant in it.
+        each = [_part_likeness(a, b) for a, b in zip(parts, other_parts, strict=True)]
+        return sum(each) / len(each) if min(each) >= 0.5 else 0.0
+    whole = _ratio(name, other) if len(parts) == 1 else 0.0
+    return max(whole, 0.95 * _ratio(parts[-1], other_parts[-1]))
+
+
+def _part_likeness(a: str, b: str) -> float:
+    return max(_ratio(a, b), 0.8 if a and b.startswith(a) else 0.0)
+
+
+def _ratio(a: str, b: str) -> float:
+    a, b = a.lower(), b.lower()
+    # Swapped letters are the commonest slip, and would count as two differences.
+    return 0.95 if a != b and sorted(a) == sorted(b) else difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def suggested(name: str, known: Iterable[str], otherwise: str | None = None, *, quoted: bool = False) -> str:
+    """Return the advice of a message about an unknown name.
+
+    Args:
+        name: The name as typed.
+        known: Names that exist.
+        otherwise: The advice if none of them is like it; None lists them.
+        quoted: Whether to show the nearest name in quotes.
+    """
+    known = list(known)
+    near = nearest(name, known)
+    if near is None:
+        return otherwise or f"there are: {', '.join(known)}"
+    return f"did you mean {near!r}?" if quoted else f"did you mean {near}?"
+
+
+def listed(names: Iterable[Any], most: int = 10) -> str:
+    """Return names for a message, the first `most` of them."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")

@@ -27,8 +27,7 @@ from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from configs import to_plain
-from ingredients.config.entry_types import conform, infer
-from ingredients.config.misfits import misfit
+from ingredients.config.entry_types import conform, infer, misfit
 from ingredients.config.named_values import kinds_of, named_config_of, note
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError

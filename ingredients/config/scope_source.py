@@ -119,23 +119,26 @@ def _documentation(nodes: list[ast.AST], source: str) -> dict[str, str]:
     comments = _Comments(source)
     docs: dict[str, str] = {}
 
-    def add(name: str, line: int, last_line: int, value: ast.expr | None) -> None:
+    def add(name: str, node: ast.stmt | ast.expr, value: ast.expr | None) -> None:
+        line, last_line = _lines_of(node)
         text = comments.of(line, last_line)
         if text:
             docs.setdefault(name, text)
         for key, inner in _literal_items(value):
-            end = inner.end_lineno or inner.lineno
-            if (inner.lineno, end) != (line, last_line):
-                add(f"{name}.{key}", inner.lineno, end, inner)
+            if _lines_of(inner) != (line, last_line):
+                add(f"{name}.{key}", inner, inner)
 
     for node in nodes:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+            names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
             for name in names:
-                value = node.value if len(names) == 1 else None
-                add(name.id, node.lineno, node.end_lineno or node.lineno, value)
+                add(name, node, node.value if len(names) == 1 else None)
     return docs
+
+
+def _lines_of(node: ast.stmt | ast.expr) -> tuple[int, int]:
+    return node.lineno, node.end_lineno or node.lineno
 
 
 def _literal_items(value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:

@@ -1,12 +1,15 @@
-"""Tables for the terminal; plain text if stdout is no terminal."""
+"""Results of commands: tables for the terminal, plain text if stdout is no terminal, and pictures beside them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ["print_table"]
+from ingredients.errors import MissingDependencyError
+
+__all__ = ["print_drawn", "print_table"]
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -41,3 +44,19 @@ def _is_number(cell: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def print_drawn(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
+    """Draw the result of a command to a file, and print the file's path, or why there is no picture.
+
+    Args:
+        draw: Draws `found` to `path`.
+        found: The result; it is printed already, so that a picture that fails loses nothing.
+        path: The file.
+    """
+    try:
+        draw(found, path)
+    except (MissingDependencyError, OSError) as error:
+        print(f"no picture: {error}")
+    else:
+        print(f"drawn in {path}")

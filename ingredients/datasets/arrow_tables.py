@@ -12,7 +12,8 @@ import numpy as np
 from ingredients.config.construct import require
 from ingredients.datasets.factories import from_factory
 from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.source_settings import TARGET_NAMES, SourceSettings, as_list, refuse_column
+from ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS, by_name, files_by_part
 from ingredients.datasets.streams import is_stream
 from ingredients.errors import DataError, LabError
@@ -88,10 +89,8 @@ def read_parquet(path: Path, settings: SourceSettings) -> Source:
 
 def _read_file(file: Path) -> Any:
     parquet = require("pyarrow.parquet", "parquet", "data.name=parquet")
-    try:
+    with reading(file, "Parquet", OSError, ValueError):
         return parquet.ParquetFile(file).read()
-    except (OSError, ValueError) as error:
-        raise DataError(f"data.path: {file} cannot be read as Parquet: {error}") from error
 
 
 def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
@@ -144,8 +143,7 @@ def _from_tables(tables: Mapping[int | None, Any], where: str, settings: SourceS
     if is_stream(first):
         return from_factory(by_name(tables), where, **settings.for_items)
     inputs, target = _chosen_columns(list(first.column_names), where, settings)
-    is_plain = settings.collate is None and settings.task != "custom"
-    if target is not None and is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
+    if target is not None and settings.is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
         return _numeric(tables, where, inputs, target, settings)
     is_pair = target is not None and settings.columns is not None and len(inputs) == 1
     columns = inputs if is_pair or target is None else [*inputs, target]

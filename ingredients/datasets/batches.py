@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.datasets.collating import stack
 from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches, finisher
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.loading import LoaderBatches, SplitDataset, StructuredSplit
@@ -19,8 +18,6 @@ from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.sampling import SAMPLERS, make_order
 from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.datasets.streaming import StreamBatches, StreamSplit
-from ingredients.datasets.streams import Stream, Streams
-from ingredients.datasets.structured import map_arrays
 from ingredients.datasets.transforms import make_pipeline, shape_after
 from ingredients.errors import DataError
 from ingredients.ranks.group import ALONE, Ranks
@@ -59,11 +56,11 @@ class Data:
     task: str
     input_shape: tuple[int, ...]
     num_targets: int
-    classes: tuple[str, ...]
-    class_counts: tuple[int, ...]
-    target_mean: Tensor | None
-    target_std: Tensor | None
     fingerprint: str
+    classes: tuple[str, ...] = ()
+    class_counts: tuple[int, ...] = ()
+    target_mean: Tensor | None = None
+    target_std: Tensor | None = None
     input_mean: Tensor | None = None
     input_std: Tensor | None = None
     preparation: Preparation | None = None
@@ -89,7 +86,7 @@ def make_batches(
     Raises:
         DataError: If no training batch is left, or settings such as `augment` and `transforms` do not fit the data.
     """
-    _check_sizes(config, config["epoch_samples"] or _count(prepared, "train"), ranks)
+    _check_sizes(config, config["epoch_samples"] or prepared.num_samples("train"), ranks)
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by)
     prepared, placement = place(prepared, config, device)
@@ -149,12 +146,16 @@ def _options(
     options |= {"ranks": ranks, "least": ranks.size if training else 1}
     if config["transforms"]:
         options["transform"] = make_pipeline(config["transforms"], prepared.preparation, device, training=training)
-    if training:
-        options["epoch_samples"] = config["epoch_samples"]
-        if (config["sampler"] is not None or config["shuffle_buffer"]) and not _is_stream(prepared):
-            options["order"] = make_order(prepared, config, seed)
-        if config["sampler"] not in (None, *SAMPLERS):
-            options["epoch_samples"] = len(options["order"](1))
+    return options | (_order_options(prepared, config, seed) if training else {})
+
+
+def _order_options(prepared: Prepared, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return the options about the order of the training part."""
+    options = {"epoch_samples": config["epoch_samples"]}
+    if (config["sampler"] is not None or config["shuffle_buffer"]) and not prepared.is_stream:
+        options["order"] = make_order(prepared, config, seed)
+    if config["sampler"] not in (None, *SAMPLERS):
+        options["epoch_samples"] = len(options["order"](1))
     return options
 
 
@@ -190,12 +191,15 @@ def _batches_of(
     device: torch.device,
     options: dict[str, Any],
 ) -> Batches:
-    if _is_stream(prepared):
-        return _stream_batches(prepared, split, config, device, options)
-    index, size = prepared.indices[split], config["batch_size"]
-    is_custom = prepared.preparation.task == "custom"
+    size = config["batch_size"]
+    reading = (device, size, config["num_workers"], config["pin_memory"])
+    if prepared.is_stream:
+        buffer = config["shuffle_buffer"] if split == "train" else 0
+        stream = StreamSplit(prepared.stream(split), prepared.collate, options["seed"], buffer)
+        return StreamBatches(stream, *reading, **options | {"shuffle": False})
+    index, is_custom = prepared.indices[split], prepared.preparation.task == "custom"
     if placement.in_memory and is_custom:
-        samples = map_arrays(prepared.inputs[index], lambda part: torch.from_numpy(part).to(device))
+        samples = prepared.inputs.rows_at(index).map(lambda part: torch.from_numpy(part).to(device))
         return StructureBatches(samples, size, **options)
     if placement.in_memory:
         inputs, targets = (torch.from_numpy(part[index]).to(device) for part in (prepared.inputs, prepared.targets))
@@ -203,29 +207,8 @@ def _batches_of(
         return TensorBatches(inputs, targets, size, finish=finish, **options)
     dataset: Any = SplitDataset(prepared, split, options["seed"])
     if is_custom:
-        dataset = StructuredSplit(prepared.inputs, index, prepared.collate or stack, options["seed"])
-    return LoaderBatches(dataset, device, size, config["num_workers"], config["pin_memory"], **options)
-
-
-def _is_stream(prepared: Prepared) -> bool:
-    return isinstance(prepared.inputs, Streams)
-
-
-def _count(prepared: Prepared, split: str) -> int:
-    if not _is_stream(prepared):
-        return len(prepared.indices[split])
-    part = prepared.inputs.parts.get(SPLITS.index(split))
-    return part.length if part is not None else 0
-
-
-def _stream_batches(
-    prepared: Prepared, split: str, config: Mapping[str, Any], device: torch.device, options: dict[str, Any]
-) -> Batches:
-    part = prepared.inputs.parts.get(SPLITS.index(split), Stream((), 0))
-    buffer = config["shuffle_buffer"] if split == "train" else 0
-    dataset = StreamSplit(part, prepared.collate or stack, options["seed"], buffer)
-    options = options | {"shuffle": False}
-    return StreamBatches(dataset, device, config["batch_size"], config["num_workers"], config["pin_memory"], **options)
+        dataset = StructuredSplit(prepared.inputs, index, prepared.collate, options["seed"])
+    return LoaderBatches(dataset, *reading, **options)
 
 
 def _on(device: torch.device, values: np.ndarray | None) -> Tensor | None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ingredients.config.construct import check_options, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import check_options, import_object, is_dotted_path, suggested
 from ingredients.errors import DataError, LabError
 
 __all__ = ["IGNORED", "Collate", "Padded", "collate_function", "collated", "keep_lists", "pad", "stack"]
@@ -57,8 +56,7 @@ def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Colla
         if not callable(function):
             raise DataError(f"data.collate: {name} is a {type(function).__name__}, expected a function of a list")
     else:
-        near = nearest(str(name), ["pad", "list"])
-        hint = f"did you mean {near}?" if near else "there are: pad, list, package.module:function"
+        hint = suggested(str(name), ["pad", "list"], "there are: pad, list, package.module:function")
         raise DataError(f"data.collate: got {name!r}, which is unknown; {hint}")
     if not options:
         return function
@@ -118,8 +116,8 @@ def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = No
     is_pair = isinstance(samples[0], tuple | list) and len(samples[0]) == 2
 
     def join(parts: list, path: str) -> Any:
-        first = parts[0]
-        if isinstance(first, str | bytes) or not np.ndim(first) or (chosen is not None and path not in chosen):
+        is_sequence = not isinstance(parts[0], str | bytes) and np.ndim(parts[0])
+        if not is_sequence or (chosen is not None and path not in chosen):
             return _stacked(parts)
         tensors = [_float32(torch.as_tensor(part)) for part in parts]
         if is_pair and path == "1":
@@ -153,14 +151,17 @@ def _joined(parts: list, join: Callable[[list, str], Any], path: str = "", *, li
     if isinstance(first, Mapping):
         return {key: walk([part[key] for part in parts], path=_below(path, key)) for key in first}
     if isinstance(first, tuple):
-        if len({len(part) for part in parts}) > 1:
-            raise ValueError("the samples are tuples of different lengths")
-        columns = [
-            walk(list(column), path=_below(path, place)) for place, column in enumerate(zip(*parts, strict=True))
-        ]
+        columns = [walk(column, path=_below(path, place)) for place, column in enumerate(_columns(parts))]
         return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
-    is_sequence = lists_are_sequences and isinstance(first, list) and all(isinstance(x, int | float) for x in first)
-    return join(parts, path) if is_sequence or not isinstance(first, list) else _stacked(parts)
+    if isinstance(first, list) and not (lists_are_sequences and all(isinstance(item, int | float) for item in first)):
+        return _stacked(parts)
+    return join(parts, path)
+
+
+def _columns(parts: list[tuple]) -> list[list]:
+    if len({len(part) for part in parts}) > 1:
+        raise ValueError("the samples are tuples of different lengths")
+    return list(map(list, zip(*parts, strict=True)))
 
 
 def _below(path: str, key: object) -> str:

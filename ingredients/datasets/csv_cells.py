@@ -10,6 +10,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingredients.config.construct import listed
+from ingredients.datasets.source_checks import reading
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def read_cells(path: Path, na_values: Collection[str] = ()) -> pandas.DataFrame:
     import pandas
 
     options = {"skipinitialspace": True, "dtype": str, "keep_default_na": False, "na_values": ["", *na_values]}
-    try:
+    with reading(path, "CSV", ValueError, OSError):
         _require_header(pandas.read_csv(path, header=None, nrows=1, **options), path)
         frame = pandas.read_csv(path, **options)
         if frame.shape[1] and frame.iloc[:, -1].isna().all():
@@ -53,8 +55,6 @@ def read_cells(path: Path, na_values: Collection[str] = ()) -> pandas.DataFrame:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", pandas.errors.ParserWarning)
                 frame = pandas.read_csv(path, index_col=False, **options)
-    except (ValueError, OSError) as error:
-        raise DataError(f"data.path: {path} cannot be read as CSV: {error}") from error
     frame.columns = list(map(str, frame.columns))
     return frame
 
@@ -64,10 +64,9 @@ def _require_header(first: pandas.DataFrame, path: Path) -> None:
     row = first.iloc[0]
     is_numbered = row.tolist() == [str(number) for number in range(len(row))]
     if row.notna().all() and not is_numbered and as_numbers(row) is not None:
-        shown = ", ".join(row[:_SHOWN]) + (", ..." if len(row) > _SHOWN else "")
         raise DataError(
-            f"data.path: the first row of {path} holds only numbers ({shown}), expected the names of the columns; "
-            "add a header"
+            f"data.path: the first row of {path} holds only numbers ({listed(row, _SHOWN)}), expected the names of the "
+            "columns; add a header"
         )
 
 
@@ -119,7 +118,7 @@ def refuse_strays(column: pandas.Series, setting: str, remedy: str) -> None:
     if not _MOSTLY * len(present) <= count < len(present) or present[is_number].nunique() <= _MANY:
         return
     strays = present[~is_number].value_counts().index
-    shown = ", ".join(map(repr, strays[:_SHOWN])) + (", ..." if len(strays) > _SHOWN else "")
+    shown = listed(map(repr, strays), _SHOWN)
     values = ", ".join(f'"{value}"' for value in strays[:_SHOWN])
     raise DataError(
         f"{setting}: the column {column.name} holds numbers in {count:,} rows, and {shown} in "

@@ -13,7 +13,8 @@ import numpy as np
 
 from ingredients.datasets.csv_cells import GAPS_OF_PANDAS, as_numbers, read_cells, refuse_strays, typed
 from ingredients.datasets.samples import Source
-from ingredients.datasets.source_settings import SourceSettings, as_list, refuse_column
+from ingredients.datasets.source_checks import as_list, refuse_column
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.table_columns import TableColumns
 from ingredients.errors import DataError
 
@@ -44,19 +45,16 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
     Raises:
         DataError: If the file is not a table of numbers and categories, or lacks columns.
     """
-    trained = settings.trained
-    cells = _without_index(read_cells(path, _na_values(settings)), trained, path)
+    cells = _without_index(read_cells(path, _na_values(settings)), settings.trained, path)
     frame = typed(cells, _text_columns(settings))
     frame, weights = _split_weights(frame, settings, path)
     _check_shape(frame, settings, path)
     candidates = _target_candidates(list(frame.columns), settings)
-    names = next((names for names in candidates if all(name in frame.columns for name in names)), None)
+    names = next((names for names in candidates if set(names) <= set(frame.columns)), None)
     if names is None and settings.needs_targets:
         refuse_column("data.target", path, candidates[0], list(frame.columns))
-    inputs = _inputs(frame, {name for names in candidates for name in names}, settings, path)
-    table = None if trained is None else trained.table
-    if table is None:
-        table = _fitted(inputs, settings, path)
+    inputs = _inputs(frame, set(itertools.chain(*candidates)), settings, path)
+    table = settings.table or _fitted(inputs, settings, path)
     encoded = table.encode(inputs, settings.dtype, f"data.path={path}", strict=settings.needs_targets)
     return Source(
         encoded,
@@ -69,17 +67,15 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
 
 
 def _na_values(settings: SourceSettings) -> Collection[str]:
-    trained = settings.trained
-    if trained is None:
-        return settings.na_values
-    return GAPS_OF_PANDAS if trained.table is None else trained.table.na_values
+    if settings.table is not None:
+        return settings.table.na_values
+    return settings.na_values if settings.trained is None else GAPS_OF_PANDAS
 
 
 def _text_columns(settings: SourceSettings) -> Collection[str]:
     """Return the columns whose cells stay text: named categories, as configured or as trained."""
-    trained = settings.trained
-    if trained is not None and trained.table is not None:
-        return set(trained.table.categories) if trained.table.verbatim else ()
+    if settings.table is not None:
+        return set(settings.table.categories) if settings.table.verbatim else ()
     return () if settings.categorical == "auto" else as_list(settings.categorical) or ()
 
 
@@ -125,22 +121,20 @@ def _target_candidates(columns: list[str], settings: SourceSettings) -> list[lis
     known = [list(trained.target_names)] if trained.target_names else []
     if configured and known and set(configured[0]) == set(known[0]):
         return known  # in the order of training
-    if configured or known:
-        return [*configured, *known]
     has_none = not settings.needs_targets and trained.input_shape == (len(columns),)
-    return [] if has_none else [columns[-1:]]
+    return configured + known or ([] if has_none else [columns[-1:]])
 
 
 def _inputs(frame: pandas.DataFrame, targets: set[str], settings: SourceSettings, path: Path) -> pandas.DataFrame:
     """Return the input columns: as configured, or those of a trained model in its order."""
-    trained = settings.trained
+    trained, table = settings.trained, settings.table
+    chosen = _chosen(frame, as_list(settings.columns), targets, path) if trained is None else frame
+    names = [name for name in chosen.columns if name not in targets]
     if trained is None:
-        inputs = _chosen(frame, as_list(settings.columns), targets, path)
-        return inputs[[name for name in inputs.columns if name not in targets]]
-    names = [name for name in frame.columns if name not in targets]
-    if trained.table is not None and trained.table.chosen:
-        names = [name for name in names if name in trained.table.columns]
-    if trained.table is not None or trained.features:
+        return chosen[names]
+    if table is not None and table.chosen:
+        names = [name for name in names if name in table.columns]
+    if table is not None or trained.features:
         names = [names[place] for place in trained.column_order(names, f"data.path={path}", of_table=True)]
     return frame[names]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from configs.shipped import find_file
-from ingredients.config.construct import require
+from ingredients.config.construct import listed, require
 from ingredients.datasets.csv_cells import read_cells, typed
 from ingredients.datasets.files import load_arrays, read_idx_array
 from ingredients.datasets.image_folder import image_files
@@ -61,15 +61,14 @@ def describe(prepared: Prepared) -> dict[str, Any]:
 def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     row = {"count": len(index), **_describe_inputs(prepared, index)}
     targets, by = prepared.targets[index], prepared.preparation
-    if by.task in ("classification", "segmentation", "custom"):
-        if by.classes and prepared.has_targets:
-            row["classes"] = np.bincount(targets[targets >= 0], minlength=len(by.classes)).tolist()
-    elif by.task == "multilabel":
+    if by.task == "multilabel":
         row["classes"] = targets.sum(0).astype(int).tolist()
-    elif len(index):
+    elif by.task == "regression" and len(index):
         if by.target_std is not None:
             targets = targets * by.target_std + by.target_mean
         row["targets"] = [float(targets.min()), float(targets.max())]
+    elif by.task != "regression" and by.classes and prepared.has_targets:
+        row["classes"] = np.bincount(targets[targets >= 0], minlength=len(by.classes)).tolist()
     return row
 
 
@@ -101,25 +100,27 @@ def survey(name: str, path: str) -> list[list[Any]] | None:
         DataError: If a file cannot be read.
     """
     where = find_file(Path(path).expanduser())
-    if name == "csv":
-        frame = typed(read_cells(where))
-        return [_HEADER, *(_of_column(frame[column]) for column in frame.columns)]
-    if name == "npz":
-        return [_HEADER, *(_of_array(key, array) for key, array in load_arrays(where).items())]
-    if name == "idx":
-        folder = where if where.is_dir() else where.parent
-        return [_HEADER, *(_of_array(file.name, read_idx_array(file)) for file in sorted(folder.glob("*-idx?-ubyte*")))]
     if name == "image_folder" and where.is_dir():
         return [["folder", "images", "sizes"], *_of_folders(where)]
-    return None
+    rows: Iterable[list[Any]]
+    if name == "csv":
+        frame = typed(read_cells(where))
+        rows = (_of_column(frame[column]) for column in frame.columns)
+    elif name == "npz":
+        rows = (_of_array(key, array) for key, array in load_arrays(where).items())
+    elif name == "idx":
+        files = sorted((where if where.is_dir() else where.parent).glob("*-idx?-ubyte*"))
+        rows = (_of_array(file.name, read_idx_array(file)) for file in files)
+    else:
+        return None
+    return [_HEADER, *rows]
 
 
 def _of_column(column: pandas.Series) -> list[Any]:
     kind = {"b": "bools", "i": "integers", "u": "integers", "f": "numbers"}.get(column.dtype.kind, "text")
     present = column.dropna()
     if kind == "text":
-        common = present.astype(str).value_counts()
-        shown = ", ".join(map(str, common.index[:3])) + (", ..." if len(common) > 3 else "")
+        shown = listed(present.astype(str).value_counts().index, 3)
     else:
         shown = _range(present.to_numpy())
     return [column.name, kind, len(present), len(column) - len(present), int(present.nunique()), shown]
@@ -153,5 +154,4 @@ def _of_folders(top: Path) -> Iterator[list[Any]]:
                     sizes["x".join(map(str, opened.size))] += 1
             except (OSError, image.DecompressionBombError):
                 sizes["unreadable"] += 1
-        shown = ", ".join(f"{size} ({count})" for size, count in sizes.most_common(3))
-        yield [folder, len(files), shown + (", ..." if len(sizes) > 3 else "")]
+        yield [folder, len(files), listed((f"{size} ({count})" for size, count in sizes.most_common()), 3)]

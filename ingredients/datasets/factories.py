@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import build, require
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import build, import_object, nearest, require
 from ingredients.config.seed import global_stream
 from ingredients.datasets.items import joined
 from ingredients.datasets.samples import Source, as_samples, from_arrays
+from ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
 from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
 from ingredients.datasets.streams import is_stream, streams_of
@@ -25,10 +25,9 @@ from ingredients.datasets.structured import (
     structured_source,
     weights_of,
 )
-from ingredients.datasets.whole_numbers import EXACT, check_whole, warn_of_merged
 from ingredients.errors import DataError
 
-__all__ = ["Items", "from_factory", "from_torchvision"]
+__all__ = ["Items", "from_code", "from_factory", "from_torchvision"]
 
 Collate = Callable[[list], Any]
 
@@ -50,17 +49,31 @@ def from_torchvision(name: str, settings: SourceSettings) -> Source:
         hint = f"; did you mean torchvision:{near}?" if near else ""
         raise DataError(f"data.name: torchvision has no data set {name!r}{hint}")
     cls, root = getattr(datasets, name), settings.path or "my_data"
-    train, test = (
-        build(cls, settings.options, "data.options", DataError, root=root, train=train) for train in (True, False)
-    )
-    is_plain = settings.collate is None and settings.task != "custom"
-    if is_plain and all(hasattr(part, "data") and hasattr(part, "targets") for part in (train, test)):
-        parts = [
-            (code, np.asarray(part.data), np.asarray(part.targets)) for code, part in ((TRAIN, train), (TEST, test))
-        ]
-        source = from_arrays(parts, where, settings.dtype)
-        return dataclasses.replace(source, classes=tuple(getattr(train, "classes", ())) or None)
-    return from_factory({"train": train, "test": test}, where, **settings.for_items)
+    parts = {
+        code: build(cls, settings.options, "data.options", DataError, root=root, train=code == TRAIN)
+        for code in (TRAIN, TEST)
+    }
+    if settings.is_plain and all(hasattr(part, "data") and hasattr(part, "targets") for part in parts.values()):
+        arrays = [(code, np.asarray(part.data), np.asarray(part.targets)) for code, part in parts.items()]
+        source = from_arrays(arrays, where, settings.dtype)
+        return dataclasses.replace(source, classes=tuple(getattr(parts[TRAIN], "classes", ())) or None)
+    return from_factory({"train": parts[TRAIN], "test": parts[TEST]}, where, **settings.for_items)
+
+
+def from_code(name: str, settings: SourceSettings) -> Source:
+    """Return the data of a user's factory, which draws random numbers from the stream `factory`.
+
+    Args:
+        name: `package.module:factory`.
+        settings: Settings of the data ingredient; `options` are the arguments of the factory.
+
+    Raises:
+        DataError: If the factory fails, or returns something else than data.
+        ConfigError: If there is no such factory, or it does not take the options.
+    """
+    with global_stream(settings.seed, "factory"):
+        made = build(import_object(name, "data.name"), settings.options, "data.options", DataError)
+    return from_factory(made, f"data.name={name}", **settings.for_items)
 
 
 class Items:
@@ -84,7 +97,7 @@ class Items:
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, Any]:
         item = self.dataset[index]
-        if not isinstance(item, tuple | list) or len(item) != 2:
+        if not _is_pair(item):
             raise DataError(f"{self.where}: item {index} is a {type(item).__name__}, expected a pair (input, target)")
         values, target = np.asarray(item[0]), np.asarray(item[1])
         check_whole(values.dtype, f"{self.where}: item {index}", self.dtype)
@@ -96,6 +109,10 @@ class Items:
         if self.large is not None and values.dtype.kind in "iu" and self.dtype == "float32":
             self.large.update(values[np.abs(values) > EXACT].tolist())
         return np.ascontiguousarray(values, self.dtype), target
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
 
 
 def from_factory(
@@ -134,30 +151,32 @@ def from_factory(
         streams = streams_of(parts, where)
         return Source(streams, None, digest=streams.digest, is_structured=True, collate=collate)
     keeps_structure = task == "custom" or collate is not None
-    if not keeps_structure and all(_is_pair_of_arrays(part) for part in parts.values()):
+    if not keeps_structure and all(map(_is_pair_of_arrays, parts.values())):
         return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
     datasets = {code: _dataset(part, where) for code, part in parts.items()}
-    if not keeps_structure and all(map(_has_plain_items, datasets.values())):
-        return _from_datasets(datasets, where, dtype, weights)
-    return structured_source(datasets, where, target, collate, weights)
+    if keeps_structure or not all(map(_has_plain_items, datasets.values())):
+        return structured_source(datasets, where, target, collate, weights)
+    return _from_datasets(datasets, where, dtype, weights)
 
 
 def _has_collate(made: Any) -> bool:
     """Return whether a factory returned (data, collate function)."""
-    return isinstance(made, tuple) and len(made) == 2 and callable(made[1]) and not is_dataset(made[1])
+    return _is_pair(made) and isinstance(made, tuple) and callable(made[1]) and not is_dataset(made[1])
 
 
 def _parts(made: Any, where: str) -> dict[int | None, Any]:
     """Return the result of a factory by the code of its part; None stands for a whole that the lab splits."""
-    if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_is_container, made.values()))):
-        unknown = sorted(set(made) - set(PARTS))
-        if unknown or "train" not in made:
+    if isinstance(made, Mapping) and (made.keys() & PARTS.keys() or any(map(_is_container, made.values()))):
+        if "train" not in made or made.keys() - PARTS.keys():
             raise DataError(f"{where}: got parts {sorted(made)}, expected train and, optionally, val and test")
         return {PARTS[word]: part for word, part in made.items()}
-    is_tuple = isinstance(made, tuple) and 2 <= len(made) <= 3
-    if is_tuple and all(is_dataset(part) and not isinstance(part, list) for part in made):
+    if isinstance(made, tuple) and 2 <= len(made) <= 3 and all(map(_is_dataset_alone, made)):
         return dict(zip((TRAIN, VAL, TEST), made, strict=False))
     return {None: made}
+
+
+def _is_dataset_alone(part: Any) -> bool:
+    return is_dataset(part) and not isinstance(part, list)
 
 
 def _is_container(value: Any) -> bool:
@@ -166,7 +185,7 @@ def _is_container(value: Any) -> bool:
 
 def _is_pair_of_arrays(part: Any) -> bool:
     """Return whether a part is (inputs, targets), each a single array."""
-    return isinstance(part, tuple | list) and len(part) == 2 and not any(map(_is_structure, part))
+    return _is_pair(part) and not any(map(_is_structure, part))
 
 
 def _is_structure(item: Any) -> bool:
@@ -194,7 +213,7 @@ def _has_plain_items(dataset: Any) -> bool:
         return True
     with global_stream(0, "fingerprint"):
         item = dataset[0]
-    if not isinstance(item, tuple | list) or len(item) != 2:
+    if not _is_pair(item):
         return False
     try:
         values, target = np.asarray(item[0]), np.asarray(item[1])

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ingredients.datasets.samples import Source, from_arrays
+from ingredients.datasets.source_checks import reading
 from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN
 from ingredients.errors import DataError
@@ -88,11 +89,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     Raises:
         DataError: If the file cannot be read, or holds pickled objects.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except Exception as error:
-        raise DataError(f"data.path: {path} cannot be read as .npz: {error}") from error
+    with reading(path, ".npz", Exception), np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files}
 
 
 def read_idx(path: Path, settings: SourceSettings) -> Source:
@@ -114,18 +112,21 @@ def read_idx(path: Path, settings: SourceSettings) -> Source:
         if images.suffix == ".gz" and images.with_suffix("").exists():
             continue
         part = next((PARTS[word] for word in images.name.split("-") if word in PARTS), None)
-        labels = folder / images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
-        if not labels.exists():
-            labels = labels.with_name(f"{labels.name}.gz")
-        if not labels.exists() and settings.needs_targets:
-            plain = labels.name.removesuffix(".gz")
-            raise DataError(f"data.path: {images} has no labels beside it; expected {plain}, gzipped or not")
-        parts.append((part, read_idx_array(images), read_idx_array(labels) if labels.exists() else None))
+        parts.append((part, read_idx_array(images), _labels_of(images, needs_targets=settings.needs_targets)))
     if not parts:
         raise DataError(
             f"data.path: {folder} has no files like train-images-idx3-ubyte(.gz), which data.name=idx reads"
         )
     return from_arrays(parts, f"data.path: {folder}", settings.dtype)
+
+
+def _labels_of(images: Path, *, needs_targets: bool) -> np.ndarray | None:
+    """Return the labels in the file beside images, gzipped or not; None without one."""
+    plain = images.with_name(images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1"))
+    labels = next((file for file in (plain, plain.with_name(f"{plain.name}.gz")) if file.exists()), None)
+    if labels is None and needs_targets:
+        raise DataError(f"data.path: {images} has no labels beside it; expected {plain.name}, gzipped or not")
+    return None if labels is None else read_idx_array(labels)
 
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

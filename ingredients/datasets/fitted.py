@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ingredients.config.construct import listed
 from ingredients.datasets.splitting import Split
 from ingredients.datasets.table_columns import TableColumns
 from ingredients.datasets.vocabulary import Vocabulary
@@ -102,16 +103,14 @@ class Preparation:
         """
         known = self.table.columns if of_table and self.table is not None else self.features or ()
         missing = [name for name in known if name not in columns]
-        extra = [name for name in columns if name not in known]
-        if missing or extra:
-            faults = [
-                f"{fault} {_listed(names)}" for fault, names in (("missing:", missing), ("unknown:", extra)) if names
-            ]
+        kinds = {"missing": missing, "unknown": [name for name in columns if name not in known]}
+        faults = [f"{kind}: {listed(names)}" for kind, names in kinds.items() if names]
+        if faults:
             raise DataError(
                 f"{where}: the columns are not those that the checkpoint was trained on; {'; '.join(faults)}; rename, "
                 "add or remove them (their order does not matter)"
             )
-        return [list(columns).index(name) for name in known]
+        return list(map(list(columns).index, known))
 
     def check_shape(self, shape: Sequence[int], where: str) -> None:
         """Reject inputs of another shape than those that the model was trained on.
@@ -136,7 +135,3 @@ class Preparation:
 
 def _shape(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

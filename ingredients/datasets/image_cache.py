@@ -57,11 +57,10 @@ class ImageCache:
 
     Args:
         root: The folder of images.
-        folder: The folder of the cache; by default the user's.
     """
 
-    def __init__(self, root: Path, folder: Path | None = None) -> None:
-        self._folder = _default_folder() if folder is None else folder
+    def __init__(self, root: Path) -> None:
+        self._folder = _default_folder()
         name = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:32]
         self._path = None if self._folder is None else self._folder / f"images-{name}.json"
         self._known = self._read()

@@ -6,6 +6,7 @@ import hashlib
 import io
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from ingredients.config.construct import require
 from ingredients.datasets.image_cache import ImageCache, ImageFacts
 from ingredients.datasets.moments import Moments, moments_of
 from ingredients.datasets.samples import Source
+from ingredients.datasets.source_checks import reading
 from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import PARTS
 from ingredients.errors import DataError
@@ -141,11 +143,11 @@ class ImageFolder:
             raise DataError(
                 f"data.path: {modes['F']} holds floating-point pixels, expected 8 or 16 bits; use data.name=npz"
             )
-        colour = next((file for mode, file in modes.items() if mode not in ("L", "1") and mode[0] != "I"), None)
+        coloured = [file for mode, file in modes.items() if not re.fullmatch("L|1|I.*", mode)]
         self.are_bytes = not any(mode.startswith("I") for mode in modes)
-        self._grey = colour is None if channels is None else channels == 1
-        if self._grey and colour is not None:
-            _log.warning("data.path: %s is in colour, but is read in grey, as the checkpoint was trained", colour)
+        self._grey = not coloured if channels is None else channels == 1
+        if self._grey and coloured:
+            _log.warning("data.path: %s is in colour, but is read in grey, as the checkpoint was trained", coloured[0])
 
     def digest(self) -> str:
         """Return the SHA-256 of every file's relative path and content."""
@@ -200,24 +202,20 @@ class ImageFolder:
             # 16 bits of grey are converted to F, since L would clip them at 255.
             deep = opened.mode.startswith("I")
             mode = "F" if deep else "L" if self._grey else "RGB"
-            try:
+            with reading(self.files[index], "an image", OSError, SyntaxError):
                 is_upright = _orientation(opened) == 1
                 opened.load()
                 # Converting to the same mode would copy.
                 image = opened if is_upright else ImageOps.exif_transpose(opened)
                 image = image if image.mode == mode else image.convert(mode)
-            except (OSError, SyntaxError) as error:
-                raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
             if self.image_size is not None:
                 image = image.resize((self.image_size, self.image_size), Image.Resampling.BILINEAR)
             return image, deep
 
 
 def _facts_of(file: Path) -> ImageFacts:
-    try:
+    with reading(file, "an image", OSError):
         content = file.read_bytes()
-    except OSError as error:
-        raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
     with _opened(io.BytesIO(content), file) as image:
         width, height = image.size
         size = (height, width) if _orientation(image) in _TURNED else (width, height)
@@ -237,10 +235,8 @@ def _opened(content: Path | io.BytesIO, file: Path | None = None) -> Image.Image
     """
     from PIL import Image
 
-    try:
+    with reading(file or content, "an image", OSError, Image.DecompressionBombError):
         return Image.open(content)
-    except (OSError, Image.DecompressionBombError) as error:
-        raise DataError(f"data.path: {file or content} cannot be read as an image: {error}") from error
 
 
 def _find_images(root: Path, known_classes: Sequence[str] | None) -> list[tuple[Path, str, int | None]]:
@@ -249,18 +245,20 @@ def _find_images(root: Path, known_classes: Sequence[str] | None) -> list[tuple[
         (root / word, part) for word, part in PARTS.items() if (root / word).is_dir()
     ]
     tops = parts or [(root, None)]
-    if known_classes is not None and any(_has_no_classes(top, known_classes) for top, _ in tops):
-        images = [(file, "", part) for top, part in tops for file in image_files(top)]
-    else:
-        images = _images_by_class(tops)
+    is_flat = known_classes is not None and any(_has_no_classes(top, known_classes) for top, _ in tops)
+    images = [image for top, part in tops for image in (_flat(top, part) if is_flat else _by_class(top, part))]
     if not images:
         expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
         raise DataError(f"data.path: {root} has no images in it; expected {expected}")
     return images
 
 
-def _images_by_class(tops: list[tuple[Path, int | None]]) -> list[tuple[Path, str, int | None]]:
-    return [(file, folder.name, part) for top, part in tops for folder in _folders(top) for file in image_files(folder)]
+def _flat(top: Path, part: int | None) -> list[tuple[Path, str, int | None]]:
+    return [(file, "", part) for file in image_files(top)]
+
+
+def _by_class(top: Path, part: int | None) -> list[tuple[Path, str, int | None]]:
+    return [(file, folder.name, part) for folder in _folders(top) for file in image_files(folder)]
 
 
 def _has_no_classes(top: Path, known: Sequence[str]) -> bool:

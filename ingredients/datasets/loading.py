@@ -6,6 +6,7 @@ draws and collates depends on that key alone.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -201,13 +202,13 @@ class SplitDataset:
         if isinstance(inputs, Sequences):
             return inputs.batch_of(indices)
         if self._reads_bytes:
-            return np.stack([inputs.bytes_at(index) for index in indices.tolist()])
+            return np.stack(list(map(inputs.bytes_at, indices.tolist())))
         items = []
         for index in indices.tolist():
             with global_stream(self.seed, "items", epoch, index):
                 items.append(inputs[index][0])
         by = self.prepared.preparation
-        return np.stack([values if by.mean is None else (values - by.mean) / by.std for values in items])
+        return np.stack(items if by.mean is None else [(values - by.mean) / by.std for values in items])
 
     def finisher(self, device: torch.device) -> Callable[[Any], Any]:
         """Return a function that makes a batch on `device` ready for a model.
@@ -223,6 +224,7 @@ class SplitDataset:
         return lambda batch: finish((batch[0].permute(0, 3, 1, 2).contiguous(), batch[1]))
 
 
+@dataclasses.dataclass(eq=False)
 class StructuredSplit:
     """One split of samples of any structure; items draw from the stream `items`, `collate` from a stream of that name.
 
@@ -233,11 +235,10 @@ class StructuredSplit:
         seed: Seed of the streams.
     """
 
-    def __init__(self, samples: Any, indices: np.ndarray, collate: Collate, seed: int) -> None:
-        self.samples = samples
-        self.indices = indices
-        self.collate = collate
-        self.seed = seed
+    samples: Any
+    indices: np.ndarray
+    collate: Collate | None
+    seed: int
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -250,7 +251,7 @@ class StructuredSplit:
             with global_stream(self.seed, "items", epoch, index):
                 items.append(self.samples[index])
         with global_stream(self.seed, "collate", epoch, number):
-            return collated(self.collate, items)
+            return collated(self.collate or stack, items)
 
 
 def _keep_on(device: torch.device) -> Callable[[Any], Any]:

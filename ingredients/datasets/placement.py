@@ -55,23 +55,28 @@ def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -
     Raises:
         DataError: If `data.in_memory` asks for data that cannot be kept in memory.
     """
-    wanted = config["in_memory"]
-    if wanted and isinstance(prepared.inputs, ByteImages) and prepared.inputs.are_bytes:
-        prepared = dataclasses.replace(prepared, inputs=_read_images(prepared.inputs))
+    wanted, inputs = config["in_memory"], prepared.inputs
+    if wanted and isinstance(inputs, ByteImages) and inputs.are_bytes:
+        prepared = dataclasses.replace(prepared, inputs=_read_images(inputs))
     num_bytes = _num_bytes(prepared)
     if wanted and num_bytes is None:
         raise DataError(
             f"data.in_memory=True: data.name={config['name']} is read item by item, which may differ each time; leave "
             "data.in_memory out, or return arrays"
         )
-    workers = config["num_workers"]
-    line = f"read by {f'{workers} worker' + 's' * (workers > 1) if workers else 'the main process'}"
+    line = _reader(config["num_workers"])
     if num_bytes is None or wanted is False:
         return prepared, Placement(False, line)
     size = f"{num_bytes / 2**20:,.1f} MiB"
     if wanted or num_bytes <= _SMALL or num_bytes <= _SHARE * free_bytes(device):
         return prepared, Placement(True, f"{size} in memory")
     return prepared, Placement(False, f"{line}, as {size} are more than half of the free memory")
+
+
+def _reader(num_workers: int) -> str:
+    if not num_workers:
+        return "read by the main process"
+    return f"read by {num_workers} worker{'s' * (num_workers > 1)}"
 
 
 def free_bytes(device: torch.device) -> int:

@@ -15,7 +15,7 @@ from ingredients.datasets.items import subset
 from ingredients.datasets.moments import statistics
 from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, Split
-from ingredients.datasets.streams import Streams
+from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.targets import known_targets, resolve_task
 from ingredients.datasets.texts import Texts
 from ingredients.errors import DataError
@@ -73,6 +73,19 @@ class Prepared:
         items = [self.inputs[int(index)][0] for index in indices]
         return _scaled(np.array(items) if items else np.zeros((0, *by.input_shape)), by)
 
+    @property
+    def is_stream(self) -> bool:
+        """True if samples can only be iterated."""
+        return isinstance(self.inputs, Streams)
+
+    def stream(self, split: str) -> Stream:
+        """Return a split of streams; an empty one if there is none."""
+        return self.inputs.parts.get(SPLITS.index(split), Stream((), 0))
+
+    def num_samples(self, split: str) -> int:
+        """Return the number of samples in a split."""
+        return self.stream(split).length or 0 if self.is_stream else len(self.indices[split])
+
 
 def fingerprint(source: Source) -> str:
     """Return the SHA-256 of the content of a source: types, shapes and values of inputs and targets.
@@ -86,17 +99,21 @@ def fingerprint(source: Source) -> str:
     if source.digest is not None:
         return source.digest
     total = hashlib.sha256()
-    targets = source.targets
-    if targets is not None and targets.dtype.kind not in "biufS":
-        targets = np.char.encode(targets.astype(str), "utf-8")
-    for array in (source.inputs,) if targets is None else (source.inputs, targets):
-        is_bytes = array is source.inputs and array.dtype == np.uint8
-        total.update(f"{np.dtype(np.float32).str if is_bytes else array.dtype.str} {array.shape}".encode())
-        for first in range(0, len(array), _BLOCK) if is_bytes else ():
-            total.update(as_floats(array[first : first + _BLOCK]).data)
-        if not is_bytes:
-            total.update(np.ascontiguousarray(array).data)
+    inputs, targets = source.inputs, source.targets
+    if inputs.dtype == np.uint8:
+        total.update(f"{np.dtype(np.float32).str} {inputs.shape}".encode())
+        for first in range(0, len(inputs), _BLOCK):
+            total.update(as_floats(inputs[first : first + _BLOCK]).data)
+    else:
+        _add_array(total, inputs)
+    if targets is not None:
+        _add_array(total, targets if targets.dtype.kind in "biufS" else np.char.encode(targets.astype(str), "utf-8"))
     return total.hexdigest()
+
+
+def _add_array(total: Any, array: np.ndarray) -> None:
+    total.update(f"{array.dtype.str} {array.shape}".encode())
+    total.update(np.ascontiguousarray(array).data)
 
 
 def prepare(
@@ -301,20 +318,17 @@ def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) ->
             )
     streams = source.inputs.ready(config["epoch_samples"], where)
     nothing = {name: np.zeros(0, np.int64) for name in SPLITS}
+    unfitted: dict[str, Any] = dict.fromkeys(
+        ("features", "target_names", "mean", "std", "target_mean", "target_std", "image_size")
+    )
     preparation = Preparation(
         task="custom",
         input_shape=(),
         classes=source.classes or (),
         class_counts=(),
-        features=None,
-        target_names=None,
-        mean=None,
-        std=None,
-        target_mean=None,
-        target_std=None,
         num_targets=0,
-        image_size=None,
         split=dataclasses.replace(split.drawn("", nothing), data=source.digest),
+        **unfitted,
     )
     no_targets = np.zeros(0, np.int64)
     return Prepared(streams, no_targets, nothing, preparation, fingerprint(source), (), False, source.collate)
@@ -398,8 +412,8 @@ def _limited(source: Source, split: Split) -> Source:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
     arrays = {name: getattr(source, name) for name in _PER_SAMPLE}
-    chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
-    names: Any = tuple((source.names or ())[place] for place in kept.tolist())
+    chosen: dict[str, Any] = {name: array[kept] for name, array in arrays.items() if array is not None}
+    names: Any = tuple(map((source.names or ()).__getitem__, kept.tolist()))
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
     return dataclasses.replace(source, inputs=inputs, names=names, **chosen)
 

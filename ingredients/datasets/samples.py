@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ingredients.datasets.whole_numbers import check_whole, warn_of_merged
+from ingredients.datasets.source_checks import check_whole, warn_of_merged
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
     from ingredients.datasets.table_columns import TableColumns
 
 __all__ = ["Source", "Task", "as_floats", "as_samples", "from_arrays"]
+
 
 Task = Literal["auto", "classification", "regression", "multilabel", "segmentation", "custom"]
 
@@ -107,7 +108,7 @@ def from_arrays(
 
 def _check_parts(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str) -> None:
     for _, inputs, targets in parts:
-        if not inputs.ndim or (targets is not None and not targets.ndim):
+        if 0 in (np.ndim(inputs), 1 if targets is None else np.ndim(targets)):
             raise DataError(f"{where}: got a single number, expected arrays with one row per sample")
         if targets is not None and len(inputs) != len(targets):
             raise DataError(f"{where}: got {len(inputs)} inputs and {len(targets)} targets, expected as many of each")
@@ -134,17 +135,19 @@ def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.nda
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")
     check_whole(inputs.dtype, where, dtype)
-    if inputs.ndim < 2:
-        inputs = inputs[:, None]
-    is_bytes = inputs.dtype == np.uint8
-    if inputs.ndim == 3 and is_bytes:
-        inputs = inputs[:, None]
-    elif inputs.ndim == 4 and inputs.shape[-1] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4):
-        inputs = np.moveaxis(inputs, -1, 1)
+    inputs = _channels_first(inputs)
     if dtype == "int64":
         return np.ascontiguousarray(inputs, np.int64)
     warn_of_merged(inputs, where)
-    return np.ascontiguousarray(inputs, np.uint8 if is_bytes else np.float32)
+    return np.ascontiguousarray(inputs, np.uint8 if inputs.dtype == np.uint8 else np.float32)
+
+
+def _channels_first(inputs: np.ndarray) -> np.ndarray:
+    if inputs.ndim < 2 or (inputs.ndim == 3 and inputs.dtype == np.uint8):
+        return inputs[:, None]
+    if inputs.ndim == 4 and inputs.shape[-1] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4):
+        return np.moveaxis(inputs, -1, 1)
+    return inputs
 
 
 def as_floats(inputs: np.ndarray) -> np.ndarray:

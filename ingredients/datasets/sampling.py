@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, suggested
 from ingredients.config.seed import global_stream, numpy_stream, torch_stream
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError
@@ -230,8 +229,7 @@ def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
         ConfigError: If there is no such object, or it does not take the options.
     """
     if not is_dotted_path(name):
-        near = nearest(name, [*SAMPLERS])
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(SAMPLERS)}, package.module:Class"
+        hint = suggested(name, SAMPLERS, f"there are: {', '.join(SAMPLERS)}, package.module:Class")
         raise DataError(f"data.sampler: got {name!r}, which is unknown; {hint}")
     cls = import_object(name, "data.sampler")
     if not callable(cls) or not inspect.signature(cls).parameters:
@@ -281,13 +279,14 @@ def _checked_positions(values: list[Any], count: int, name: str) -> Tensor:
         positions = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"data.sampler: {name} yields no positions ({error}); yield one whole number each") from error
-    if positions.ndim != 1 or not len(positions) or positions.is_floating_point() or positions.dtype == torch.bool:
+    are_whole = not (positions.is_floating_point() or positions.dtype == torch.bool)
+    if positions.ndim != 1 or not len(positions) or not are_whole:
         shown = repr(values[0])[:60] if values else "nothing"
         raise DataError(f"data.sampler: {name} yields {shown}, expected positions of samples, one whole number each")
-    if int(positions.min()) < 0 or int(positions.max()) >= count:
+    low, high = int(positions.min()), int(positions.max())
+    if not 0 <= low <= high < count:
         raise DataError(
-            f"data.sampler: {name} yields positions {int(positions.min())} to {int(positions.max())}, but the training "
-            f"part has 0 to {count - 1}"
+            f"data.sampler: {name} yields positions {low} to {high}, but the training part has 0 to {count - 1}"
         )
     return positions.long()
 

@@ -1,21 +1,19 @@
-"""`SourceSettings`: what the data ingredient asks of a source, and the checks that all sources share."""
+"""`SourceSettings`: what the data ingredient asks of a source."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ingredients.config.nearest import nearest
-from ingredients.errors import DataError
+from configs.shipped import find_file
 
 if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
+    from ingredients.datasets.table_columns import TableColumns
 
-__all__ = ["TARGET_NAMES", "SourceSettings", "as_list", "refuse_column"]
-
-# Columns and keys that hold the target where `data.target` names none, in order of preference.
-TARGET_NAMES = ("label", "labels", "target", "targets")
+__all__ = ["SourceSettings"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +67,21 @@ class SourceSettings:
         return self.target if isinstance(self.target, str) else None
 
     @property
+    def file(self) -> Path | None:
+        """The file or folder to read, which may be one that ships with the lab; None without a path."""
+        return None if self.path is None else find_file(Path(self.path).expanduser())
+
+    @property
+    def table(self) -> TableColumns | None:
+        """The encoding of the table that the model was trained on; None without one."""
+        return None if self.trained is None else self.trained.table
+
+    @property
+    def is_plain(self) -> bool:
+        """True if samples are inputs and targets, which need no function to make a batch."""
+        return self.collate is None and self.task != "custom"
+
+    @property
     def for_items(self) -> dict[str, Any]:
         """The arguments of `from_factory` that sources of single items share."""
         return {
@@ -78,28 +91,3 @@ class SourceSettings:
             "collate": self.collate,
             "weights": self.weights,
         }
-
-
-def as_list(names: str | Sequence[str] | None) -> list[str] | None:
-    """Return a name, or several, as a list without repetitions; None stays None."""
-    if names is None:
-        return None
-    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
-
-
-def refuse_column(setting: str, where: object, names: Iterable[str], columns: Sequence[str]) -> NoReturn:
-    """Reject a setting that names a column which the table lacks.
-
-    Args:
-        setting: The setting, such as `data.target`.
-        where: File or setting that names the table, for the message.
-        names: Columns that the setting names; at least one is missing.
-        columns: Columns of the table.
-
-    Raises:
-        DataError: Always. The message names the first missing column and suggests the nearest one.
-    """
-    name = next(name for name in names if name not in columns)
-    near = nearest(name, list(columns))
-    hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(columns)}"
-    raise DataError(f"{setting}: {where} has no column {name!r}; {hint}")

@@ -11,19 +11,16 @@ import dataclasses
 import functools
 import gzip
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from configs.shipped import find_file
-from ingredients.config.construct import build, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
-from ingredients.config.seed import global_stream
+from ingredients.config.construct import import_object, is_dotted_path, suggested
 from ingredients.datasets.arrow_tables import read_hugging_face, read_parquet
 from ingredients.datasets.csv_table import read_csv
-from ingredients.datasets.factories import from_factory, from_torchvision
+from ingredients.datasets.factories import from_code, from_torchvision
 from ingredients.datasets.files import read_idx, read_npz
 from ingredients.datasets.image_folder import read_image_folder
 from ingredients.datasets.samples import Source
@@ -64,11 +61,12 @@ FILES = {
     "tar": FileKind(read_tar, _OF_ITEMS, ".tar"),
     "parquet": FileKind(read_parquet, _OF_ITEMS, ".parquet"),
 }
-# Settings that each kind of data reads; `_READ_OF_CODE` has those of code.
-_READ = {name: kind.settings for name, kind in FILES.items()} | {"huggingface": (*_OF_ITEMS, "options")}
-_OF_CODE = ["torchvision:NAME", "package.module:factory"]
-_READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
-_READ_OF_CODE |= {"path": _OF_CODE[:1], "target": _OF_CODE[1:], "weights": _OF_CODE[1:]}
+# Settings that each kind of data reads.
+_READ = {name: kind.settings for name, kind in FILES.items()} | {
+    "huggingface": (*_OF_ITEMS, "options"),
+    "torchvision:NAME": ("path", "options", "dtype", "collate"),
+    "package.module:factory": ("options", "dtype", "collate", "target", "weights"),
+}
 # Values of settings that ask for nothing.
 _UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse")
 
@@ -117,22 +115,22 @@ def check_options(name: str, **settings: Any) -> None:
     Raises:
         DataError: If the data do not read one of them; the message lists the kinds of data that do.
     """
-    if name in BUNDLED:
-        read: tuple[str, ...] = ()
-    elif name.startswith("huggingface:"):
-        read = tuple(key for key in _READ["huggingface"] if key != "path")
-    elif name.startswith("torchvision:"):
-        read = ("path", "options", "dtype", "collate")
-    else:
-        read = _READ.get(name, ("options", "dtype", "collate", "target", "weights"))
+    read = _read_by(name)
     for key, value in settings.items():
-        if key in read or value in _UNSET:
-            continue
-        readers = [kind for kind, keys in _READ.items() if key in keys] + _READ_OF_CODE.get(key, [])
-        raise DataError(
-            f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or set data.name to one "
-            f"that does: {', '.join(readers)}"
-        )
+        if key not in read and value not in _UNSET:
+            readers = [kind for kind, keys in _READ.items() if key in keys]
+            raise DataError(
+                f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or set data.name to "
+                f"one that does: {', '.join(readers)}"
+            )
+
+
+def _read_by(name: str) -> Collection[str]:
+    if name in BUNDLED:
+        return ()
+    if name.startswith("huggingface:"):
+        return {*_READ["huggingface"]} - {"path"}
+    return _READ.get("torchvision:NAME" if name.startswith("torchvision:") else name, _READ["package.module:factory"])
 
 
 def load_source(
@@ -154,16 +152,13 @@ def load_source(
         return copy.deepcopy(read_bundled(name))
     check_source(name, path)
     asked = SourceSettings(name, path, target, **settings)
-    where = None if path is None else find_file(Path(path).expanduser())
     if name in FILES:
-        return FILES[name].read(where, asked)
+        return FILES[name].read(asked.file, asked)
     if name.partition(":")[0] == "huggingface":
-        return read_hugging_face(where, asked)
+        return read_hugging_face(asked.file, asked)
     if name.startswith("torchvision:"):
         return from_torchvision(name.partition(":")[2], asked)
-    with global_stream(asked.seed, "factory"):
-        made = build(import_object(name, "data.name"), asked.options, "data.options", DataError)
-    return from_factory(made, f"data.name={name}", **asked.for_items)
+    return from_code(name, asked)
 
 
 def check_source(name: str, path: str | None) -> None:
@@ -177,13 +172,10 @@ def check_source(name: str, path: str | None) -> None:
         DataError: If the name is unknown, or the path is missing or does not exist.
         ConfigError: If the name is a dotted path to nothing.
     """
-    if name in (*FILES, "huggingface"):
-        if path is None and name != "text":
-            raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
-        if path is not None and not find_file(Path(path).expanduser()).exists():
-            raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
-    elif name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
+    if name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
         return
+    if name in (*FILES, "huggingface"):
+        _check_path(name, path)
     elif Path(name).suffix in (".npz", ".csv"):
         raise DataError(f"data.name: got {name!r}, which is a path; write data.path={name}")
     elif is_dotted_path(name):
@@ -192,9 +184,15 @@ def check_source(name: str, path: str | None) -> None:
             raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
     else:
         known = [*BUNDLED, *FILES, "huggingface:NAME", "torchvision:NAME", "package.module:factory"]
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-        raise DataError(f"data.name: got {name!r}, which is unknown; {hint}")
+        raise DataError(f"data.name: got {name!r}, which is unknown; {suggested(name, known)}")
+
+
+def _check_path(name: str, path: str | None) -> None:
+    if path is None and name != "text":
+        raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
+    file = SourceSettings(name, path).file
+    if file is not None and not file.exists():
+        raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
 
 
 @functools.cache

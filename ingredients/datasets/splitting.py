@@ -54,15 +54,18 @@ def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[
         raise DataError(f"data.path: {path} has no {kind} files in it; expected files like train-0{pattern[1:]}")
     parts: dict[int | None, list[Path]] = {}
     for file in files:
-        folders = file.relative_to(path).parts[:-1] if path.is_dir() else ()
-        words = (*folders, *(re.split(separator, file.stem)[0] for separator in ("[^a-zA-Z0-9]", "[^a-zA-Z]")))
-        parts.setdefault(next((PARTS[word] for word in words if word in PARTS), None), []).append(file)
+        parts.setdefault(_part_of(file.relative_to(path)), []).append(file)
     if None in parts and len(parts) > 1:
         raise DataError(
             f"data.path: {parts[None][0]} belongs to no part, but other files are named for train, val or test; rename "
             "it, or move it away"
         )
     return parts
+
+
+def _part_of(name: Path) -> int | None:
+    words = (*name.parts[:-1], *(re.split(separator, name.stem)[0] for separator in ("[^a-zA-Z0-9]", "[^a-zA-Z]")))
+    return next((PARTS[word] for word in words if word in PARTS), None)
 
 
 def _other_split(difference: str, remedy: str, ingredient: str) -> DataError:

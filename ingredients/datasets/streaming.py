@@ -8,6 +8,7 @@ iterated, the global generators are seeded from (seed, epoch).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils.data._utils import worker as torch_worker
 
 from ingredients.config.seed import KeptStream, global_stream, numpy_stream
-from ingredients.datasets.collating import Collate, collated
+from ingredients.datasets.collating import Collate, collated, stack
 from ingredients.datasets.loading import Key, LoaderBatches
 from ingredients.datasets.streams import Stream
 from ingredients.errors import DataError
@@ -36,6 +37,7 @@ class StreamBatches(LoaderBatches):
         return [range(place, min(place + size, count)) for place in range(start * size, len(self) * size, size)]
 
 
+@dataclasses.dataclass(eq=False)
 class StreamSplit:
     """One split of a stream, read in batches by their keys; reading backwards restarts the stream.
 
@@ -46,14 +48,13 @@ class StreamSplit:
         buffer: Samples to shuffle among; 0 keeps the order of the stream.
     """
 
-    def __init__(self, stream: Stream, collate: Collate, seed: int, buffer: int) -> None:
-        self.stream = stream
-        self.collate = collate
-        self.seed = seed
-        self.buffer = buffer
-        self._epoch: int | None = None
-        self._place = 0
-        self._samples: Iterator[Any] = iter(())
+    stream: Stream
+    collate: Collate | None
+    seed: int
+    buffer: int
+    _epoch: int | None = None
+    _place: int = 0
+    _samples: Iterator[Any] = dataclasses.field(default_factory=lambda: iter(()))
 
     def __len__(self) -> int:
         return self.stream.length or 0
@@ -78,7 +79,7 @@ class StreamSplit:
                     sample = sample()
             items.append(sample)
         with global_stream(self.seed, "collate", epoch, number):
-            return collated(self.collate, items)
+            return collated(self.collate or stack, items)
 
     def _begun(self, epoch: int) -> Iterator[Any]:
         samples = self._rounds(epoch)

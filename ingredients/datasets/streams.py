@@ -53,21 +53,24 @@ class Streams:
         Raises:
             DataError: If the length of the training part is not known, or a part is empty.
         """
-        known = {}
-        for code, part in self.parts.items():
-            length = epoch_samples if code == TRAIN and epoch_samples else part.length
-            if length is None and code == TRAIN:
+        known = {code: self._with_length(code, part, epoch_samples, where) for code, part in self.parts.items()}
+        return dataclasses.replace(self, parts=known)
+
+    def _with_length(self, code: int, part: Stream, epoch_samples: int | None, where: str) -> Stream:
+        length = part.length
+        if code == TRAIN:
+            length = epoch_samples or length
+            if length is None:
                 raise DataError(
                     f"data.epoch_samples: got None, but {where} is a stream of unknown length; set data.epoch_samples "
                     "to the number of samples in an epoch"
                 )
-            if length is None:
-                with global_stream(0, "fingerprint"):
-                    length = sum(1 for _ in part.samples)
-            if not length:
-                raise DataError(f"{where}: the {SPLITS[code]} part of the stream has no samples")
-            known[code] = dataclasses.replace(part, length=length)
-        return dataclasses.replace(self, parts=known)
+        elif length is None:
+            with global_stream(0, "fingerprint"):
+                length = sum(1 for _ in part.samples)
+        if not length:
+            raise DataError(f"{where}: the {SPLITS[code]} part of the stream has no samples")
+        return dataclasses.replace(part, length=length)
 
 
 def is_stream(made: Any) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from ingredients.config.seed import global_stream
 from ingredients.datasets.items import joined
 from ingredients.datasets.samples import Source
-from ingredients.datasets.source_settings import TARGET_NAMES
+from ingredients.datasets.source_checks import TARGET_NAMES
 from ingredients.errors import DataError
 
 __all__ = [
@@ -57,6 +57,10 @@ class ArrayStructure:
         """Return the samples at `indices` (samples,)."""
         return ArrayStructure(self[indices])
 
+    def map(self, function: Callable[[Any], Any]) -> Any:
+        """Apply a function to each array, and return the same structure of results."""
+        return map_arrays(self.arrays, function)
+
 
 def is_dataset(made: Any) -> bool:
     """Return whether an object is a map-style dataset, and not an array, dict or tuple."""
@@ -74,9 +78,7 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
     Raises:
         DataError: If the arrays differ in their number of rows.
     """
-    if not isinstance(made, Mapping | tuple | list) or not made:
-        return None
-    leaves = list(_leaves(made))
+    leaves = list(_leaves(made)) if isinstance(made, Mapping | tuple | list) else []
     if not leaves or not all(_is_array(leaf) and np.ndim(leaf) for leaf in leaves):
         return None
     rows = {len(leaf) for leaf in leaves}
@@ -217,7 +219,7 @@ def _label_of(item: Any, target: str | None) -> Any:
         value = item[1]
     if isinstance(value, str | bool | int | np.integer | np.bool_):
         return value
-    return value.item() if _is_array(value) and np.ndim(value) == 0 else None
+    return value.item() if _is_array(value) and not np.ndim(value) else None
 
 
 def _length_of(item: Any) -> int | None:
@@ -241,14 +243,17 @@ def add_content(total: Any, value: Any) -> None:
         total.update(f"{type(value).__name__} {len(value)}".encode())
         for item in value:
             add_content(total, item)
-    elif value is None or isinstance(value, str | bytes | bool | int | float):
+    elif isinstance(value, str | bytes | bool | int | float | None):
         total.update(f"{type(value).__name__} {value!r}\0".encode())
     elif _is_array(value) or hasattr(value, "__array_interface__"):
-        array = np.asarray(value)
-        total.update(f"{array.dtype.str} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).data if array.dtype.kind in "biufc" else repr(array.tolist()).encode())
+        _add_array(total, np.asarray(value))
     else:
         total.update(type(value).__qualname__.encode())
+
+
+def _add_array(total: Any, array: np.ndarray) -> None:
+    total.update(f"{array.dtype.str} {array.shape}".encode())
+    total.update(np.ascontiguousarray(array).data if array.dtype.kind in "biufc" else repr(array.tolist()).encode())
 
 
 def _leaves(made: Any) -> Iterator[Any]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ingredients.config.construct import listed
 from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
-from ingredients.datasets.whole_numbers import warn_of_merged
+from ingredients.datasets.source_checks import warn_of_merged
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -176,12 +177,12 @@ def _categorical(frame: pandas.DataFrame, categorical: str | Sequence[str] | Non
     names = text if categorical == "auto" else [categorical] if isinstance(categorical, str) else categorical or []
     unknown = [name for name in names if name not in columns]
     if unknown:
-        raise DataError(f"data.categorical: {where} has no input {unknown[0]!r}; its inputs are {_listed(columns)}")
+        raise DataError(f"data.categorical: {where} has no input {unknown[0]!r}; its inputs are {listed(columns)}")
     left = [name for name in text if name not in names]
     if left:
         quoted = ", ".join(f'"{name}"' for name in left)
         raise DataError(
-            f"{where}: has text in the columns {_listed(left)}; read them as categories "
+            f"{where}: has text in the columns {listed(left)}; read them as categories "
             f"(data.categorical='[{quoted}]'), or choose others with data.columns"
         )
     return list(names)
@@ -208,7 +209,7 @@ def _warn_of_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[s
                 name,
                 len(values),
                 count,
-                _listed(list(map(repr, values[:3]))),
+                listed(list(map(repr, values[:3]))),
             )
 
 
@@ -216,11 +217,9 @@ def _warn_of_ids(frame: pandas.DataFrame, where: str) -> None:
     """Warn of columns of distinct integers that are called an id or count the rows."""
     for name in frame.columns:
         values = frame[name].dropna()
-        if len(values) < _MIN_ROWS or values.dtype.kind not in "iuf" or not values.is_unique:
+        if len(values) < _MIN_ROWS or values.dtype.kind not in "iuf" or not values.is_unique or (values % 1 != 0).any():
             continue
-        is_whole = bool((values % 1 == 0).all())
-        counts_rows = is_whole and int(values.max()) - int(values.min()) == len(values) - 1
-        if counts_rows or (is_whole and _ID.search(str(name))):
+        if int(values.max()) - int(values.min()) == len(values) - 1 or _ID.search(str(name)):
             _log.warning(
                 "%s: the column %s looks like an id: every row has a different whole number there, which teaches a "
                 "model nothing about other rows; leave the column out by naming the inputs with data.columns",
@@ -244,7 +243,7 @@ def _codes(column: pandas.Series, values: Sequence[str], where: str, *, strict: 
     codes = pandas.Index(values, dtype=object).get_indexer(names) + 1
     unknown = sorted(set(names[present & (codes == 0)]))
     if unknown:
-        text = f"{where} holds {_listed(unknown)}, which the checkpoint was not trained on"
+        text = f"{where} holds {listed(unknown)}, which the checkpoint was not trained on"
         if strict:
             raise DataError(f"{text}; correct or remove those rows")
         _log.warning("%s; %s there", text, fate)
@@ -260,7 +259,3 @@ def _refuse_text(column: pandas.Series, where: str) -> NoReturn:
         f"{where}: has {column.iloc[row]!r} in the column {column.name}, row {row + 1}, where the checkpoint was "
         "trained on numbers; correct that row"
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")

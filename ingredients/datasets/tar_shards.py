@@ -20,7 +20,8 @@ import numpy as np
 from ingredients.config.construct import require
 from ingredients.datasets.factories import from_factory
 from ingredients.datasets.samples import Source
-from ingredients.datasets.source_settings import SourceSettings, as_list
+from ingredients.datasets.source_checks import as_list, reading
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.splitting import by_name, files_by_part
 from ingredients.errors import DataError
 
@@ -92,21 +93,20 @@ class TarShards:
 def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:
     """Return the samples of a tar file in order: the name, and offset and size of each member by its ending."""
     samples: list[tuple[str, dict[str, tuple[int, int]]]] = []
-    try:
-        with tarfile.open(file, "r:") as archive:
-            for member in archive:
-                folder, _, name = member.name.rpartition("/")
-                stem, _, ending = name.partition(".")
-                if not member.isfile() or not stem or not ending:
-                    continue
-                key = f"{folder}/{stem}" if folder else stem
-                if not samples or samples[-1][0] != key:
-                    samples.append((key, {}))
-                samples[-1][1][ending.lower()] = (member.offset_data, member.size)
-    except (tarfile.TarError, OSError) as error:
-        raise DataError(
-            f"data.path: {file} cannot be read as a tar file: {error}; download it again, or unpack what is compressed"
-        ) from error
+    advice = "; download it again, or unpack what is compressed"
+    with (
+        reading(file, "a tar file", tarfile.TarError, OSError, advice=advice),
+        tarfile.open(file, "r:") as archive,
+    ):
+        for member in archive:
+            folder, slash, name = member.name.rpartition("/")
+            stem, _, ending = name.partition(".")
+            if not (member.isfile() and stem and ending):
+                continue
+            key = f"{folder}{slash}{stem}"
+            if not samples or samples[-1][0] != key:
+                samples.append((key, {}))
+            samples[-1][1][ending.lower()] = (member.offset_data, member.size)
     return samples
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ingredients.config.construct import listed
 from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.whole_numbers import warn_of_merged
+from ingredients.datasets.source_checks import warn_of_merged
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -76,14 +76,17 @@ def _checked(targets: np.ndarray | None) -> np.ndarray:
     if targets.dtype.kind not in "biufUSO":
         raise DataError(f"data.target: got targets of type {targets.dtype}, expected numbers or text")
     if targets.dtype.kind == "O":
-        if bad := sum(value is None or value != value for value in targets.flat):
-            raise DataError(f"data.target: {bad} of the {targets.size} targets are missing; remove those samples")
+        _refuse_bad(sum(value is None or value != value for value in targets.flat), targets, "missing")
         targets = targets.astype(str)
     targets = _flat(targets)
-    if targets.dtype.kind == "f" and not np.isfinite(targets).all():
-        bad = int((~np.isfinite(targets)).sum())
-        raise DataError(f"data.target: {bad} of the {targets.size} targets are NaN or infinite; remove those samples")
+    if targets.dtype.kind == "f":
+        _refuse_bad(int((~np.isfinite(targets)).sum()), targets, "NaN or infinite")
     return targets
+
+
+def _refuse_bad(count: int, targets: np.ndarray, fault: str) -> None:
+    if count:
+        raise DataError(f"data.target: {count} of the {targets.size} targets are {fault}; remove those samples")
 
 
 def _flat(targets: np.ndarray) -> np.ndarray:
@@ -140,8 +143,8 @@ def _labels(targets: np.ndarray, classes: tuple[str, ...] | None, num_classes: i
         )
     if num_classes is not None and num_classes < 2:
         raise DataError(f"data.num_classes: got {num_classes}, expected at least 2, or None to count them")
-    count = num_classes or (len(classes) if classes else None)
-    if count is not None and targets.dtype.kind in "biuf":
+    count = num_classes or len(classes or ())
+    if count and targets.dtype.kind in "biuf":
         _check_range(targets, count)
         return targets.astype(np.int64), _class_names(classes, count)
     labels, names = _numbered(targets)
@@ -157,7 +160,7 @@ def _check_count(targets: np.ndarray, names: tuple[str, ...], num_classes: int |
         )
     if num_classes is not None and len(names) != num_classes:
         raise DataError(
-            f"data.num_classes: got {num_classes}, but there are {len(names)} classes: {_listed(names)}; correct one "
+            f"data.num_classes: got {num_classes}, but there are {len(names)} classes: {listed(names)}; correct one "
             "of them"
         )
 
@@ -226,11 +229,12 @@ def _known_labels(
         raise DataError(f"{where}: {(~present).sum()} of the {len(targets)} labels are missing; remove those samples")
     values = targets[present]
     if values.dtype.kind == "O":
-        values = np.array([_class_name(value) for value in values], str)
+        values = np.array(list(map(_class_name, values)), str)
     distinct, inverse = np.unique(values, return_inverse=True)
     names = [_name_of(value, classes) for value in distinct]
     _check_known(names, known, where, needed=needed)
-    numbers = np.array([known.index(name) if name in known else UNKNOWN for name in names], np.int64)
+    codes = {name: code for code, name in enumerate(known)}
+    numbers = np.array([codes.get(name, UNKNOWN) for name in names], np.int64)
     labels = np.full(len(targets), UNKNOWN, np.int64)
     labels[present] = numbers[inverse.reshape(-1)]
     return labels
@@ -239,14 +243,10 @@ def _known_labels(
 def _check_known(names: list[str], known: tuple[str, ...], where: str, *, needed: bool) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
-        text = f"{where}: the checkpoint knows no class {_listed(unknown)}; its classes are {_listed(known)}"
+        text = f"{where}: the checkpoint knows no class {listed(unknown)}; its classes are {listed(known)}"
         if needed:
             raise DataError(f"{text}; rename or remove them")
         _log.warning("%s; such targets are left out", text)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def _name_of(value: object, classes: tuple[str, ...] | None) -> str:

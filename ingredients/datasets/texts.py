@@ -16,7 +16,8 @@ from ingredients.config.construct import build
 from ingredients.datasets.csv_cells import read_cells, typed
 from ingredients.datasets.csv_table import read_targets
 from ingredients.datasets.samples import Source
-from ingredients.datasets.source_settings import TARGET_NAMES, SourceSettings, as_list, refuse_column
+from ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
+from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.vocabulary import PADDING, Vocabulary
 from ingredients.errors import DataError
 
@@ -187,19 +188,15 @@ def _read_folder(folder: Path) -> _Read:
 
 
 def _read(file: Path) -> str:
-    try:
+    with reading(file, "text in UTF-8", OSError, UnicodeDecodeError):
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"data.path: {file} cannot be read as text in UTF-8: {error}") from error
 
 
 def _read_lines(path: Path) -> pandas.DataFrame:
     import pandas
 
-    try:
+    with reading(path, "JSON lines", ValueError, OSError):
         return pandas.read_json(path, lines=True, dtype=False)
-    except (ValueError, OSError) as error:
-        raise DataError(f"data.path: {path} cannot be read as JSON lines: {error}") from error
 
 
 def _columns_of(columns: list[str], settings: SourceSettings, path: Path) -> tuple[str, str | None]:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ingredients.config.construct import build, check_options, require
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import build, check_options, nearest, require, suggested
 from ingredients.config.seed import global_stream
 from ingredients.datasets.augmentation import shifted
 from ingredients.datasets.fitted import Preparation
@@ -220,8 +219,7 @@ def parse(entries: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[s
         options = {"name": entry} if isinstance(entry, str) else dict(entry)
         name, in_val = options.pop("name", None), options.pop("val", None)
         if not isinstance(name, str) or not (name in NAMES or name.startswith("v2.")):
-            near = nearest(str(name), list(NAMES))
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(NAMES)}, v2.NAME of torchvision"
+            hint = suggested(str(name), NAMES, f"there are: {', '.join(NAMES)}, v2.NAME of torchvision")
             raise DataError(f"data.transforms: got {name!r}, which is unknown; {hint}")
         if name in NAMES:
             check_options(NAMES[name], options, f"data.transforms.{name}", {"batch": (), "context": ()})
@@ -248,12 +246,13 @@ def make_pipeline(entries: Sequence[Any], by: Preparation, device: torch.device,
     """
     _check_images(entries, by)
     chosen = [(name, function, options) for name, function, options, in_val in parse(entries) if training or in_val]
-    if by.task == "segmentation" and (mixing := [name for name, _, _ in chosen if name in _MIXING]):
+    if not chosen:
+        return None
+    mixing = [name for name, _, _ in chosen if name in _MIXING]
+    if by.task == "segmentation" and mixing:
         raise DataError(
             f"data.transforms: {mixing[0]} mixes targets, but masks have a class for each pixel; leave it out"
         )
-    if not chosen:
-        return None
     mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
     return Pipeline(tuple(step[1:] for step in chosen), mean, std, by.task, by.num_targets)
 

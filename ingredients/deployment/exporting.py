@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from ingredients.datasets.batches import Data
 from ingredients.datasets.fitted import Preparation
-from ingredients.deployment.comparison import Difference, compare
 from ingredients.deployment.formats import FORMATS, make_onnx, make_program, pt2_bytes, run_onnx, run_pt2
 from ingredients.deployment.prepared import Prepared
 from ingredients.errors import DataError, ModelError
 from observers.record.atomic_file import replacing
 
-__all__ = ["check_path", "describe", "export"]
+__all__ = ["Difference", "check_path", "compare", "describe", "export"]
 
 
 def check_path(path: Path, format: str, *, overwrite: bool) -> None:
@@ -171,3 +170,51 @@ def _described(by: Preparation) -> dict[str, Any]:
     metadata["table"] = None if by.table is None else by.table.state_dict()
     metadata["vocabulary"] = None if by.vocabulary is None else dataclasses.asdict(by.vocabulary)
     return metadata
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The difference of two sets of outputs.
+
+    Attributes:
+        absolute: The largest difference of two values; infinite where one is NaN and the other is not.
+        relative: The same as a share of the largest value of the model.
+        num_samples: Number of samples compared.
+    """
+
+    absolute: float
+    relative: float
+    num_samples: int
+
+
+def compare(pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor], Tensor]) -> Difference:
+    """Compare the outputs of an exported model with those of the model itself.
+
+    One sample is also computed alone, as another batch size.
+
+    Args:
+        pairs: Inputs (B, ...) and the outputs of the model for them.
+        exported: Returns the outputs of the exported model.
+    """
+    largest = scale = 0.0
+    num_samples = 0
+    for inputs, expected in pairs:
+        parts = [(inputs, expected)] if num_samples else [(inputs, expected), (inputs[:1], expected[:1])]
+        for part, outputs in parts:
+            largest = max(largest, _largest_difference(exported(part), outputs))
+        scale = max(scale, expected.abs().nan_to_num(posinf=0.0).max().item())
+        num_samples += len(inputs)
+    return Difference(largest, largest / scale if scale else largest, num_samples)
+
+
+def _largest_difference(outputs: Tensor, expected: Tensor) -> float:
+    if outputs.shape != expected.shape:
+        return float("inf")
+    outputs, expected = outputs.double(), expected.double()
+    same = (outputs == expected) | (outputs.isnan() & expected.isnan())
+    return (
+        torch.where(same, 0.0, (outputs - expected).abs())
+        .nan_to_num(nan=float("inf"), posinf=float("inf"))
+        .max()
+        .item()
+    )

@@ -61,24 +61,21 @@ def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Seque
     inputs, targets = batch
     with Probe(model, modules, ["activations", "gradients"]) as probe:
         loss(model(inputs), targets).backward()
-    figures = probe.figures()
+    figures: dict[str, dict[str, float]] = {name: {} for name in probe.outputs}
+    for what, value in probe.figures().items():
+        name, _, figure = what.rpartition("/")
+        figures.setdefault(name, {})[figure] = value
     seen = []
-    for name in probe.outputs:
+    for name, output in probe.outputs.items():
         own = list(modules[name].parameters(recurse=False))
-        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
-        seen.append(
-            Seen(
-                name,
-                type(modules[name]).__name__,
-                probe.outputs[name],
-                probe.gradients.get(name),
-                {what.rpartition("/")[2]: v for what, v in figures.items() if what.rpartition("/")[0] == name},
-                float(torch.nn.utils.get_total_norm(own)) if own else None,
-                float(torch.nn.utils.get_total_norm(gradients)) if gradients else None,
-            )
-        )
+        norms = _norm(own), _norm([parameter.grad for parameter in own if parameter.grad is not None])
+        seen.append(Seen(name, type(modules[name]).__name__, output, probe.gradients.get(name), figures[name], *norms))
     model.zero_grad()
     return seen
+
+
+def _norm(tensors: Sequence[Tensor]) -> float | None:
+    return float(torch.nn.utils.get_total_norm(tensors)) if tensors else None
 
 
 def print_seen(modules: Sequence[Seen]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import suggested
 from ingredients.datasets.structure import tensors_of
 from ingredients.errors import ConfigError
 from ingredients.models.compiled import plain_name
@@ -39,8 +39,7 @@ def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
     named = {plain_name(name): module for name, module in model.named_modules() if plain_name(name)}
     for glob in globs:
         if not fnmatch.filter(named, glob):
-            near = nearest(glob, list(named))
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(list(named)[:8])}, ..."
+            hint = suggested(glob, named, f"there are: {', '.join(list(named)[:8])}, ...")
             raise ConfigError(f"probe.modules: got {glob!r}, which is no module's name; {hint}")
     return {name: module for name, module in named.items() if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
 
@@ -151,14 +150,13 @@ class Probe:
             them.
         """
         found: dict[str, Tensor] = {}
-        kinds = {"inputs": ("input", self._inputs), "activations": ("output", self.outputs)}
-        for kind, (word, tensors) in kinds.items():
-            for name, tensor in tensors.items() if kind in self._what else ():
-                found |= {f"{name}/{word}_{what}": value for what, value in _statistics(tensor).items()}
-                if word == "output":
-                    found |= {f"{name}/output_dead": _dead(tensor)} if tensor.ndim > 1 else {}
-        for name, tensor in self.gradients.items() if "gradients" in self._what else ():
-            found |= {f"{name}/gradient_{what}": value for what, value in _statistics(tensor / scale).items()}
+        if "inputs" in self._what:
+            found |= _of_tensors("input", self._inputs)
+        if "activations" in self._what:
+            found |= _of_tensors("output", self.outputs)
+            found |= {f"{name}/output_dead": _dead(tensor) for name, tensor in self.outputs.items() if tensor.ndim > 1}
+        if "gradients" in self._what:
+            found |= _of_tensors("gradient", {name: tensor / scale for name, tensor in self.gradients.items()})
         if "weights" in self._what:
             found |= self._of_weights()
         if not found:
@@ -221,6 +219,14 @@ def feature_maps(maps: Tensor) -> Tensor:
 
 def _first(values: Any) -> Tensor | None:
     return next((tensor for tensor in tensors_of(values) if tensor.is_floating_point() and tensor.numel()), None)
+
+
+def _of_tensors(word: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        f"{name}/{word}_{what}": value
+        for name, tensor in tensors.items()
+        for what, value in _statistics(tensor).items()
+    }
 
 
 def _statistics(tensor: Tensor) -> dict[str, Tensor]:

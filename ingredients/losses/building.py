@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, suggested
 from ingredients.datasets.batches import Data
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 from ingredients.losses.measures import Measures
 from ingredients.losses.modules import LOSSES, WeightedLosses
+from ingredients.models.modes import evaluating
 from ingredients.models.tuned import uncompiled
 
 __all__ = [
@@ -266,8 +266,7 @@ def check_loss_name(name: str | None) -> None:
     if name is None or name in LOSSES:
         return
     if not is_dotted_path(name):
-        near = nearest(name, list(LOSSES))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(LOSSES)}, package.module:Class"
+        hint = suggested(name, LOSSES, f"there are: {', '.join(LOSSES)}, package.module:Class")
         raise LossError(f"loss.name: got {name!r}, which is unknown; {hint}")
     import_object(name, "loss.name")
 
@@ -296,10 +295,10 @@ def _weights(
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
         raise LossError("loss: class_weights and options.weight set the same thing; give only one")
-    if class_weights == "balanced":
-        total, classes = sum(data.class_counts), len(data.class_counts)
-        return {"weight": [total / (classes * max(count, 1)) for count in data.class_counts]}
-    return {"weight": list(class_weights)}
+    if class_weights != "balanced":
+        return {"weight": list(class_weights)}
+    total, classes = sum(data.class_counts), len(data.class_counts)
+    return {"weight": [total / (classes * max(count, 1)) for count in data.class_counts]}
 
 
 def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, names: Sequence[str]) -> None:
@@ -327,11 +326,8 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
         LossError: If the loss rejects the outputs, would broadcast them, or is not a finite scalar.
     """
     inputs, targets = _first_batch(data)
-    modes = model.training, loss.module.training
-    model.eval()
-    loss.module.eval()
     try:
-        with torch.no_grad(), uncompiled(model):
+        with torch.no_grad(), uncompiled(model), evaluating(model, loss.module):
             outputs = model(inputs)
             _check_outputs(outputs, targets, loss)
             value = loss(outputs, targets)
@@ -343,9 +339,6 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
             f"loss: {type(loss.module).__name__} does not fit the model's outputs and the data's targets "
             f"of shape {tuple(targets.shape)}: {reason}"
         ) from error
-    finally:
-        model.train(modes[0])
-        loss.module.train(modes[1])
     if value.ndim:
         raise LossError(
             f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar; return the "

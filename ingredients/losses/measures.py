@@ -5,35 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ingredients.config.construct import check_options, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import check_options, import_object, is_dotted_path, nearest
 from ingredients.errors import ConfigError, LossError
 
 __all__ = ["Measures", "build_measures"]
-
-
-class _Loss(Protocol):
-    """The part of `Loss` that metrics use."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def num_outputs(self) -> int: ...
-
-    @property
-    def module(self) -> nn.Module: ...
-
-    def predict(self, outputs: Tensor) -> Tensor: ...
-
-    def own_unit(self, targets: Tensor) -> Tensor: ...
-
-    def probabilities(self, outputs: Tensor) -> Tensor | None: ...
 
 
 # Batches to measure at once on an asynchronous device, and the maximum number of values to hold back for that.
@@ -52,13 +32,13 @@ class Measures:
     """
 
     def __init__(
-        self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], held_back: int | None = None
+        self, metrics: Mapping[str, Any], loss: Any, classes: tuple[str, ...], held_back: int | None = None
     ) -> None:
         self.metrics = dict(metrics)
         self._held_back = held_back
         self._pending: list[tuple[Tensor, Tensor]] = []
         self._loss = loss
-        self._classes = classes
+        self.classes = classes
         self._found: dict[str, Tensor] = {}
 
     def reset(self) -> None:
@@ -116,7 +96,7 @@ class Measures:
             return {}
         if value.ndim == 0:
             return {name: value.item()}
-        labels = self._classes if len(self._classes) == len(value) else range(len(value))
+        labels = self.classes if len(self.classes) == len(value) else range(len(value))
         return {f"{name}/{label}": number for label, number in zip(labels, value.tolist(), strict=True)}
 
     def matrices(self) -> dict[str, Tensor]:
@@ -131,15 +111,10 @@ class Measures:
         better = {name: getattr(metric, "higher_is_better", None) for name, metric in self.metrics.items()}
         return {name: "max" if higher else "min" for name, higher in better.items() if higher is not None}
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self._classes
-
     def clone(self) -> Measures:
         """Return the same metrics without measurements."""
         copied = {name: metric.clone() for name, metric in self.metrics.items()}
-        fresh = Measures(copied, self._loss, self._classes, self._held_back)
+        fresh = Measures(copied, self._loss, self.classes, self._held_back)
         fresh.reset()
         return fresh
 
@@ -166,9 +141,7 @@ class Measures:
             metric._update_count = state[name]["count"]
 
 
-def build_measures(
-    use: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], device: torch.device | str
-) -> Measures:
+def build_measures(use: Mapping[str, Any], loss: Any, classes: tuple[str, ...], device: torch.device | str) -> Measures:
     """Build the metrics of `metrics.use`.
 
     Args:
@@ -239,7 +212,7 @@ def _is_wrapper(cls: Any) -> bool:
     return "task" in inspect.signature(cls.__new__).parameters
 
 
-def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
+def _usual(cls: Any, loss: Any) -> dict[str, Any]:
     """Return the default arguments for a loss: the task, and the number of classes or labels."""
     ignored = getattr(loss.module, "ignore_index", None)
     if _reads_tokens(cls):

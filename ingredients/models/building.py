@@ -9,12 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import (
+    build,
+    check_options,
+    import_object,
+    is_dotted_path,
+    nearest,
+    require,
+    suggested,
+)
 from ingredients.config.seed import global_stream
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import ModelError
 from ingredients.models.initialising import initialize
+from ingredients.models.modes import evaluating
 from ingredients.models.networks import NETWORKS
 
 __all__ = ["build_model", "check_model"]
@@ -89,9 +97,8 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str) -> ModelError:
-    near = nearest(name, list(NETWORKS))
-    known = ", ".join([*NETWORKS, "torchvision:NAME", "package.module:Class"])
-    hint = f"did you mean {near}?" if near else f"there are: {known}"
+    known = [*NETWORKS, "torchvision:NAME", "package.module:Class"]
+    hint = suggested(name, NETWORKS, f"there are: {', '.join(known)}")
     return ModelError(f"model.name: got {name!r}, which is unknown; {hint}")
 
 
@@ -106,18 +113,14 @@ def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.
 
 def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_outputs: int) -> None:
     """Check the outputs for two inputs of zeros; evaluation mode leaves no trace in the model."""
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(model):
             outputs = model(inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         kind = "" if inputs.dtype == torch.float32 else f" and type {inputs.dtype}"
         shape = tuple(inputs.shape[1:])
         raise ModelError(f"model.name={name} does not take inputs of shape {shape}{kind}: {reason}") from error
-    finally:
-        model.train(training)
     if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 and outputs.shape[1] != num_outputs:
         raise ModelError(
             f"model.name={name} returns {outputs.shape[1]} outputs, expected {num_outputs} for these data and loss"

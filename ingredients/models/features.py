@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import suggested
 from ingredients.errors import ModelError
 from ingredients.models.compiled import plain_name
 
@@ -72,8 +72,7 @@ def make_feature_extractor(model: nn.Module, layers: Mapping[str, str]) -> Featu
     named = [plain_name(name) for name, _ in model.named_modules() if plain_name(name)]
     for layer in layers:
         if layer not in named:
-            near = nearest(layer, named)
-            hint = f"did you mean {near}?" if near else f"there are: {', '.join(named[:8])}, ..."
+            hint = suggested(layer, named, f"there are: {', '.join(named[:8])}, ...")
             raise ModelError(f"features: {type(model).__name__} has no layer {layer!r}; {hint}")
     if len(set(layers.values())) < len(layers):
         raise ModelError(

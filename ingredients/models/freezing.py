@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import nearest
 from ingredients.errors import ModelError
 from ingredients.models.compiled import plain_name
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from configs import to_plain
-from ingredients.config.construct import check_options, import_object, is_dotted_path
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import check_options, import_object, is_dotted_path, suggested
 from ingredients.errors import ModelError
 from ingredients.models.compiled import plain_name
 from ingredients.models.freezing import check_globs, matches
@@ -106,8 +105,7 @@ def _function(name: str) -> Callable[..., Any]:
     function = _FUNCTIONS.get(_SHORT.get(name, name))
     if function is None:
         known = ["default", *_SHORT, *sorted(_FUNCTIONS)]
-        near = nearest(name, known)
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}, package.module:function"
+        hint = suggested(name, known, f"there are: {', '.join(known)}, package.module:function")
         raise ModelError(f"model.init: got {name!r}, which is unknown; {hint}")
     return function
 

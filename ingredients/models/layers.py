@@ -37,10 +37,10 @@ def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
         if is_root or isinstance(module, _CHAINS) or _holds_list(module):
             beside.extend(_new_names(name, module, seen, recurse=False))
             for child_name, child in module.named_children():
-                walk(f"{name}.{child_name}" if name else child_name, child)
+                walk(f"{name}.{child_name}".lstrip("."), child)
             return
         names = _new_names(name, module, seen, recurse=True)
-        if names and layers and isinstance(module, NORMS):
+        if layers and isinstance(module, NORMS):
             layers[-1][1].extend(names)
         elif names:
             layers.append((plain_name(name), names))

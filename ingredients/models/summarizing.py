@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.datasets.structure import tensors_of
+from ingredients.models.modes import evaluating
 
 __all__ = ["summarize"]
 
@@ -33,19 +34,16 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     """
     shapes: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
-    handles = []
-    for name, module in model.named_modules():
-        of_leaf = None if any(module.children()) else sizes
-        handles.append(module.register_forward_hook(_shape_recorder(shapes, of_leaf, name)))
+    handles = [
+        module.register_forward_hook(_shape_recorder(shapes, None if any(module.children()) else sizes, name))
+        for name, module in model.named_modules()
+    ]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device=device)
-    training = model.training
-    model.eval()
     try:
-        with torch.no_grad(), _countable(model), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), evaluating(model), _countable(model), FlopCounterMode(display=False) as counter:
             model(inputs)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     kept = [*model.parameters(), *model.buffers()]
@@ -98,13 +96,13 @@ def _layers(
     layers = []
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in seen]
-        seen.update(id(parameter) for parameter in own)
+        seen.update(map(id, own))
         if own or operations.get(name) or name in sizes:
             row = {
                 "name": name or "(model)",
                 "type": type(module).__name__,
                 "output": shapes.get(name, []),
-                "parameters": sum(parameter.numel() for parameter in own),
+                "parameters": sum(map(Tensor.numel, own)),
                 "operations": operations.get(name, 0),
                 "output_bytes": sizes.get(name, 0),
             }
@@ -118,9 +116,9 @@ def _own_operations(counter: FlopCounterMode, root: str, called: Collection[str]
     totals = {name: sum(counts.get(f"{root}.{name}" if name else root, {}).values()) for name in called}
     own = dict(totals)
     for name, total in totals.items():
-        parts = name.split(".") if name else []
-        above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1))
-        caller = next((parent for parent in above if parent in totals), None)
-        if caller is not None and name:
+        caller = name.rpartition(".")[0]
+        while caller and caller not in totals:
+            caller = caller.rpartition(".")[0]
+        if name and caller in totals:
             own[caller] -= total
     return own

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ingredients.config.construct import check_options
-from ingredients.config.nearest import nearest
+from ingredients.config.construct import check_options, nearest
 from ingredients.errors import ModelError
 
 __all__ = ["cast", "check_compile", "tune", "uncompiled"]

@@ -130,7 +130,7 @@ def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict
     """
     names = {name: name for name in state}
     for pattern, text in check_rename(rules):
-        if not any(pattern.search(new) for new in names.values()):
+        if not any(map(pattern.search, names.values())):
             raise ModelError(
                 f"model.rename: {pattern.pattern!r} matches no name in the file; it has: {_listed([*names.values()])}"
             )

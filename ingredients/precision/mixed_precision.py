@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ingredients.errors import PrecisionError
-from ingredients.precision.closures import starts_from_gradients
 
-__all__ = ["MixedPrecision", "auto_dtype", "parameters_of"]
+__all__ = ["MixedPrecision", "auto_dtype", "parameters_of", "recomputes_loss", "with_shares"]
 
 DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -303,3 +303,69 @@ def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     if not (isinstance(optimizer, torch.optim.SGD) and getattr(optimizer, "_step_supports_amp_scaling", False)):
         return []
     return [p for p in parameters_of(optimizer) if optimizer.state.get(p, {}).get("momentum_buffer") is None]
+
+
+def recomputes_loss(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer computes loss and gradients again in its step, by a closure that `step` requires.
+
+    Args:
+        optimizer: The optimizer. Those of SAM's kind count even where `step` has a default for the closure, as they
+            reject it.
+    """
+    return _needs_closure(type(optimizer))  # type: ignore[arg-type]  # mypy takes no class for hashable
+
+
+def starts_from_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Tell whether an optimizer expects gradients before it calls the closure, as those of SAM's kind do.
+
+    Args:
+        optimizer: The optimizer; the methods `first_step` and `second_step` mark the kind.
+
+    Source of SAM: https://arxiv.org/abs/2010.01412
+    """
+    return _has_two_steps(type(optimizer))
+
+
+def _has_two_steps(cls: type) -> bool:
+    return all(callable(getattr(cls, name, None)) for name in ("first_step", "second_step"))
+
+
+@functools.cache
+def _needs_closure(cls: type[torch.optim.Optimizer]) -> bool:
+    if _has_two_steps(cls):
+        return True  # most have a default of None, which they reject
+    parameters = [*inspect.signature(cls.step).parameters.values()][1:]
+    return any(parameter.name == "closure" and parameter.default is parameter.empty for parameter in parameters)
+
+
+def with_shares(
+    group: Sequence[Any], weigh: Callable[[Any], Tensor | int], *, is_sum: bool
+) -> Iterator[tuple[Any, Tensor | float]]:
+    """Yield micro-batches with the factors of their losses, so that gradients add up to those of one big batch.
+
+    Micro-batches of weight 0, all of whose targets the loss ignores, are left out, as the mean over nothing is NaN.
+    Waits for the device once if weights lie there.
+
+    Args:
+        group: The micro-batches of one optimizer step.
+        weigh: Returns what the mean over a micro-batch is divided by, such as its samples.
+        is_sum: Whether losses are sums over samples; each factor is 1 then.
+
+    Yields:
+        A micro-batch and its factor: 1 for the only one, else its share of the total weight.
+    """
+    if is_sum or len(group) == 1:
+        yield from ((batch, 1.0) for batch in group)
+        return
+    weights = [weigh(batch) for batch in group]
+    total, numbers = sum(weights), _numbers(weights)
+    for batch, weight, number in zip(group, weights, numbers, strict=True):
+        if number != 0 or not any(numbers):
+            yield batch, weight / total
+
+
+def _numbers(weights: Sequence[Tensor | int]) -> Sequence[float]:
+    tensors = [weight for weight in weights if isinstance(weight, Tensor)]
+    if not tensors:
+        return weights  # type: ignore[return-value]  # none is a tensor
+    return torch.stack([torch.as_tensor(weight, device=tensors[0].device) for weight in weights]).tolist()

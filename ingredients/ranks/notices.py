@@ -141,8 +141,7 @@ class Notices:
             self._known = self._failed()
         if self._has_left.is_set():
             return
-        if self._is_alone:
-            self._known = self._known or self._gone()
+        self._known = self._known or (self._gone() if self._is_alone else None)
         if self._known is not None:
             with contextlib.suppress(RuntimeError):
                 self.put(f"knows/{self.world.rank}", True)

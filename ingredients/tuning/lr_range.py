@@ -25,9 +25,8 @@ from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Batches
 from ingredients.errors import OptimizerError
 from ingredients.losses.building import Loss
-from ingredients.precision.closures import recomputes_loss
-from ingredients.precision.micro_batches import with_shares
-from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.models.modes import evaluating
+from ingredients.precision.mixed_precision import MixedPrecision, recomputes_loss, with_shares
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
 
@@ -169,14 +168,12 @@ def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, am
     """
     parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
     kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
-    modes = [(module, module.training) for module in model.modules()]
     try:
-        yield
+        with evaluating(model):
+            yield
     finally:
         for part, state in zip(parts, kept, strict=True):
             part.load_state_dict(state)
-        for module, mode in modes:
-            module.training = mode
         optimizer.zero_grad()
         set_global_states(streams)
 

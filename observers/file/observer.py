@@ -25,7 +25,7 @@ from observers.file.sacreds_interface import SacredsInterface
 from observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
 from observers.record.guarding import guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.media_entry import MediaEntry
+from observers.record.media_files import MediaEntry
 from observers.record.points.point_log import PointLog
 from observers.record.points.rewinding import Position, held, read_position
 from observers.record.safe_paths import lasting_path

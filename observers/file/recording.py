@@ -18,7 +18,7 @@ from observers.file.whereabouts import Whereabouts
 from observers.provenance.lab_sources import LabSources
 from observers.record import run_clock
 from observers.record.guarding import Apart, Pace
-from observers.record.media_entry import MediaEntry
+from observers.record.media_files import MediaEntry
 from observers.record.points.points import is_rewound
 from observers.record.points.rewinding import Position, missing_from, next_step, num_missing
 from observers.record.safe_paths import shown_path

@@ -11,7 +11,7 @@ import numpy as np
 from observers.errors import MediaError
 from observers.media.kinds import Media, check_size, snapshot
 from observers.media.pixels import as_integers, cut_off, has_channels_first
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 
 __all__ = ["Audio"]
 

@@ -11,7 +11,7 @@ from observers.media.kinds import Media, are_numbers, check_size, snapshot
 from observers.media.pixels import as_bytes, check_pixels, cut_off
 from observers.media.ply import ply_bytes
 from observers.media.snapshots import Snapshot
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 
 __all__ = ["PointCloud"]
 

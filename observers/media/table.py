@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -11,7 +12,7 @@ from typing import Any
 from observers.errors import MediaError
 from observers.media.kinds import Image, Media, are_numbers, snapshot
 from observers.media.snapshots import Snapshot
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 from observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
 
 __all__ = ["Table"]
@@ -47,7 +48,7 @@ class Table(Media):
                     f"Table: row {number} has {len(row)} cells, expected {len(self.columns)}, one for each of "
                     f"{', '.join(self.columns)}"
                 )
-        self.num_bytes = sum(self._bytes_of(cell) for row in self._rows for cell in row)
+        self.num_bytes = sum(map(self._bytes_of, itertools.chain.from_iterable(self._rows)))
 
     def _cell(self, cell: Any, number: int, place: int) -> Any:
         if cell is None or isinstance(cell, str | bool | int | float | Image):

@@ -10,10 +10,9 @@ import numpy as np
 
 from observers.errors import MediaError
 from observers.media.kinds import Media, check_size, snapshot
-from observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first
-from observers.media.png import animated_png_bytes
+from observers.media.pixels import animated_png_bytes, as_bytes, check_pixels, cut_off, has_channels_first
 from observers.media.snapshots import Snapshot
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 
 __all__ = ["Video"]
 

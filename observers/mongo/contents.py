@@ -10,6 +10,7 @@ who may only write. Every piece has an id made from its content, so an interrupt
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import logging
@@ -29,7 +30,7 @@ from observers.record.regular_file import open_regular
 from observers.record.storable import storable_text
 from observers.record.stored_files import md5_in
 
-__all__ = ["Contents", "Upload", "content_id", "incomplete_files", "send_file"]
+__all__ = ["Contents", "Shipment", "Upload", "content_id", "incomplete_files", "send_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,19 +45,17 @@ class Contents:
 
     Args:
         collections: The collections of the database.
+
+    Attributes:
+        stored: Ids of all contents that this object has stored or found.
     """
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
         self._ids: dict[str, bson.ObjectId | None] = {}
-        self._stored: set[bson.ObjectId] = set()
+        self.stored: set[bson.ObjectId] = set()
         # Contents to send even if the database lists them.
         self._incomplete: set[Any] = set()
-
-    @property
-    def stored(self) -> Collection[bson.ObjectId]:
-        """Ids of all contents that this object has stored or found."""
-        return self._stored
 
     def forget(self, incomplete: Collection[Any]) -> None:
         """Assume that nothing is stored.
@@ -65,7 +64,7 @@ class Contents:
             incomplete: Ids of contents to send again, even if the database lists them.
         """
         self._ids.clear()
-        self._stored.clear()
+        self.stored.clear()
         self._incomplete |= set(incomplete)
 
     def store(
@@ -129,16 +128,16 @@ class Contents:
             file_id: The content's id. The database is not asked, so a file that was removed since still counts; see
                 `forget`.
         """
-        return file_id in self._stored
+        return file_id in self.stored
 
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:
-        if file_id in self._stored:
+        if file_id in self.stored:
             return
         if file_id in self._incomplete or not self._renew(file_id):
             for _ in send_file(self._collections, stream, file_id, fields):
                 pass
         self._incomplete.discard(file_id)
-        self._stored.add(file_id)
+        self.stored.add(file_id)
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
         """Tell whether a content is there, and note that it is in use: `runs gc` keeps what was used lately."""
@@ -167,7 +166,7 @@ class Contents:
                 if file["_id"] not in keep:
                     self._collections.files.delete_one({"_id": file["_id"]})
                     self._collections.file_chunks.delete_many({"files_id": file["_id"]})
-                    self._stored.discard(file["_id"])
+                    self.stored.discard(file["_id"])
         except OperationFailure as error:
             if error.code != 13:
                 raise
@@ -276,3 +275,37 @@ def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]
             if pieces.get(file["_id"], 0) >= -(-file["length"] // file["chunkSize"]):
                 found.add(file["_id"])
     return set(listed) - found
+
+
+@dataclasses.dataclass
+class Shipment:
+    """A run, and the database that it is delivered to.
+
+    Attributes:
+        folder: The run's folder, which may be moved.
+        base: The folder that paths of stored sources and resources are relative to.
+        collections: The collections of the database.
+        contents: Stores contents of files.
+        uid: The run's uid.
+        run_id: The `_id` of the run's document; None before it is found or inserted.
+    """
+
+    folder: Path
+    base: Path
+    collections: Collections
+    contents: Contents
+    uid: str
+    run_id: Any = None
+
+    def store(self, path: Path, name: str, **fields: Any) -> Any:
+        """Store the content of a file that belongs to this run alone.
+
+        Args:
+            path: The file.
+            name: Its name in GridFS.
+            **fields: Further entries of the file's document.
+
+        Returns:
+            The file's id; None if the file cannot be read.
+        """
+        return self.contents.store(path, name, owner=self.uid, **fields)

@@ -27,12 +27,11 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from observers.mongo.artifacts import ArtifactDelivery
-from observers.mongo.contents import Contents
+from observers.mongo.contents import Contents, Shipment
 from observers.mongo.document_delivery import DocumentDelivery, is_running
 from observers.mongo.layout import Collections, Document, make_run_indexes
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
-from observers.mongo.shipment import Shipment
 from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid

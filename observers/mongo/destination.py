@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
-from observers.record.json_text import parse_json
+from observers.record.json_text import load_json
+from observers.record.numbered_folder import as_number
 from observers.record.redaction import hide_user, redact
-from observers.record.regular_file import read_regular
 from observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
     import pymongo
 
+    from observers.record.journal import Journal
+
 __all__ = [
     "Destination",
+    "as_run_id",
     "database_in",
     "explain",
     "is_logged_out",
@@ -74,6 +77,10 @@ class Destination:
         # Earlier versions of this program do not know the others.
         return {name: value for name, value in entries.items() if value or name in ("url", "db_name", "prefix")}
 
+    def note(self, journal: Journal) -> None:
+        """Write `destination.json` into the folder of a run."""
+        journal.write(DESTINATION, self.written())
+
     def connect(self, **options: Any) -> pymongo.MongoClient:
         """Return a client that notices an outage within seconds, or after the time-outs in its URL.
 
@@ -92,6 +99,14 @@ class Destination:
             return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
         except FileNotFoundError as error:
             raise _wrong_url(error) from error
+
+
+def as_run_id(wanted: Any) -> int | str | None:
+    """Return the id that a run should have; a text of digits becomes a number."""
+    if isinstance(wanted, str):
+        number = as_number(wanted)
+        return wanted if number is None else number
+    return wanted if isinstance(wanted, int) else None
 
 
 def explain(error: Exception) -> str:
@@ -174,7 +189,7 @@ def read_destination(folder: Path) -> Destination | None:
         folder: The run's folder.
     """
     try:
-        return Destination(**parse_json(read_regular(folder / DESTINATION)))
+        return Destination(**load_json(folder / DESTINATION))
     except FileNotFoundError:
         return None
 

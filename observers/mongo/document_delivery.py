@@ -12,10 +12,10 @@ from typing import Any
 import bson
 from pymongo.errors import DuplicateKeyError
 
+from observers.mongo.contents import Shipment
 from observers.mongo.documents import files_in
 from observers.mongo.layout import Document
 from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
-from observers.mongo.shipment import Shipment
 from observers.record.schema import (
     OUTPUT,
     RANKS_FOLDER,
@@ -56,13 +56,16 @@ class DocumentDelivery:
     Args:
         shipment: The run, and the database; its `run_id` is set when the document is found or inserted.
         with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
+
+    Attributes:
+        sent: The entries that were sent, as they are stored.
     """
 
     def __init__(self, shipment: Shipment, *, with_checkpoints: bool = False) -> None:
         self._run = shipment
         self._with_checkpoints = with_checkpoints
         self._document = RunDocument(shipment.folder, shipment.uid)
-        self._sent: Document = {}
+        self.sent: Document = {}
         self._sent_outputs: list[int] | None = None
         self._owned: set[Any] = set()
         self._gone: list[str] = []
@@ -70,14 +73,9 @@ class DocumentDelivery:
         self._reported: set[str] = set()
         self._large_files_at = 0.0
 
-    @property
-    def sent(self) -> Mapping[str, Any]:
-        """The entries that were sent, as they are stored."""
-        return self._sent
-
     def restart(self) -> None:
         """Forget what was sent, because something was removed from the database."""
-        self._sent.clear()
+        self.sent.clear()
         self._sent_outputs = None
 
     def find(self) -> bool:
@@ -120,8 +118,8 @@ class DocumentDelivery:
             run: The content of `run.json`.
         """
         return (
-            self._sent.get("status") == run["status"]
-            and self._sent.get("revision", 0) == run.get("revision", 0)
+            self.sent.get("status") == run["status"]
+            and self.sent.get("revision", 0) == run.get("revision", 0)
             and self._sent_outputs == output_sizes(self._run.folder)
         )
 
@@ -154,17 +152,17 @@ class DocumentDelivery:
             document |= self._kept_checkpoints()
         if not (self._run.folder / RUN).exists():  # files that were not found may be elsewhere
             raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self._run.folder))
-        changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
+        changed = {key: value for key, value in document.items() if self.sent.get(key, document) != value}
         if not ended:
             changed = self._without_early(changed)
         self._store_entries(changed)
         self._update(document, changed)
-        self._sent = {name: value for name, value in {**self._sent, **changed}.items() if name in document}
+        self.sent = {name: value for name, value in {**self.sent, **changed}.items() if name in document}
         self._sent_outputs = sizes
         owned: set[Any] = {
             *own_files,
             *self._checkpoint_ids(document),
-            *files_in(self._sent),
+            *files_in(self.sent),
             document.get("captured_out_file"),
             document.get("values_file"),
             *(entry["file_id"] for entry in document.get("rank_outputs", ())),

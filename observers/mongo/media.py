@@ -15,9 +15,9 @@ import bson
 from pymongo import ReplaceOne
 
 from observers.errors import RecordError
+from observers.mongo.contents import Shipment
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.layout import make_media_indexes
-from observers.mongo.shipment import Shipment
 from observers.record.json_text import parse_json
 from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular

@@ -32,13 +32,11 @@ from observers.errors import ArtifactError, DestinationError
 from observers.file.recording import Recording
 from observers.file.run_file import Beginning
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, explain
+from observers.mongo.destination import Destination, as_run_id, explain
 from observers.mongo.fetch import fetch
 from observers.mongo.layout import Collections, Document, check_collection
 from observers.mongo.shipper import Shipper
 from observers.mongo.spool import SpoolingObserver
-from observers.record.numbered_folder import as_number
-from observers.record.schema import DESTINATION
 
 __all__ = ["MongoObserver"]
 
@@ -167,9 +165,9 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
             The run's id in the database; None if the database cannot be reached within seconds.
         """
         recording, run_id = self._recording_of(beginning), beginning.run_id
-        wanted = _as_id(run_id if self.overwrite is None else self.overwrite)
+        wanted = as_run_id(run_id if self.overwrite is None else self.overwrite)
         destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
-        recording.journal.write(DESTINATION, destination.written())
+        destination.note(recording.journal)
         self._recording = recording
 
         is_first = True
@@ -247,14 +245,6 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
     __hash__ = None  # type: ignore[assignment]  # as in FileObserver
-
-
-def _as_id(wanted: Any) -> int | str | None:
-    """Return the id that a run should have; a text of digits becomes a number."""
-    if isinstance(wanted, str):
-        number = as_number(wanted)
-        return wanted if number is None else number
-    return wanted if isinstance(wanted, int) else None
 
 
 def _drain_s(argument: float | None) -> float | None:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from pymongo.errors import DuplicateKeyError
 
+from observers.mongo.contents import Shipment
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
-from observers.mongo.shipment import Shipment
 from observers.record.points.intact_points import read_intact_points
 from observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
 from observers.record.schema import POINTS, read_names

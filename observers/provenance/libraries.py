@@ -49,7 +49,7 @@ class Libraries:
         folders: dict[str, str] = {}
         loose = [of_modules.items() for folder, of_modules in module_files().items() if is_loose(folder)]
         for name, file in itertools.chain.from_iterable(loose):
-            depth = name.count(".") + (1 if os.path.basename(file).startswith("__init__.") else 0)  # noqa: PTH119
+            depth = name.count(".") + os.path.basename(file).startswith("__init__.")  # noqa: PTH119
             if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
                 continue
             if source_name(file, self._lab) is None:

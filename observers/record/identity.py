@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from observers.record import run_clock
-from observers.record.json_text import parse_json
+from observers.record.json_text import load_json
 from observers.record.locking import RecordLock, is_locked
-from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
@@ -127,7 +126,7 @@ def read_lease(folder: Path, own_lock: RecordLock | None = None) -> dict[str, An
         The lease; None for a record that never had one, such as stock Sacred's.
     """
     try:
-        lease = parse_json(read_regular(folder / LEASE))
+        lease = load_json(folder / LEASE)
     except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
@@ -142,7 +141,7 @@ def _last_change(folder: Path) -> float | None:
     """Return when a run's lease was written; without a lease, its `run.json`; None for a record without leases."""
     for name in (LEASE, RUN):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if name == LEASE or parse_json(read_regular(folder / RUN)).get("format") == FORMAT:
+            if name == LEASE or load_json(folder / RUN).get("format") == FORMAT:
                 return (folder / name).stat().st_mtime
     return None
 

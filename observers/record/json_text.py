@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-__all__ = ["MAX_LEVELS", "MAX_NOTED_LEVELS", "is_deeper", "parse_json"]
+from observers.record.regular_file import read_regular
+
+__all__ = ["MAX_LEVELS", "MAX_NOTED_LEVELS", "is_deeper", "load_json", "parse_json"]
 
 # Nested lists and objects. Readers are recursive, and a level takes up to three of Python's 1,000 frames. Python's own
 # parser stops at 1,000 levels in 3.11, and at many more in later versions.
@@ -33,6 +36,19 @@ def parse_json(text: str | bytes) -> Any:
     if too_deep:
         raise ValueError(f"lists and objects are nested more than {MAX_LEVELS} levels deep")
     return value
+
+
+def load_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is no JSON, or nested too deeply for readers.
+    """
+    return parse_json(read_regular(path))
 
 
 def is_deeper(value: Any, num_levels: int) -> bool:

@@ -7,6 +7,8 @@ memory, up to a bound, and are retried; beyond the bound the oldest are dropped,
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
 import re
 from collections import deque
@@ -17,12 +19,73 @@ from typing import Any
 from observers.errors import RecordError
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing, sync_files
-from observers.record.json_text import parse_json
-from observers.record.media_entry import Content, MediaEntry
-from observers.record.regular_file import read_regular
+from observers.record.json_text import load_json
 from observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
-__all__ = ["MAX_WAITING_BYTES", "MediaFiles", "MediaRecord", "media_path", "read_media", "read_table"]
+__all__ = [
+    "MAX_WAITING_BYTES",
+    "Content",
+    "MediaEntry",
+    "MediaFiles",
+    "MediaRecord",
+    "media_path",
+    "read_media",
+    "read_table",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """The content of a media file.
+
+    Attributes:
+        data: The bytes.
+        suffix: The file's suffix, such as `.png`.
+        content_type: Its MIME type.
+        meta: JSON that readers need without opening the file, such as width and height.
+        images: Contents that it refers to by their `file`.
+    """
+
+    data: bytes
+    suffix: str
+    content_type: str
+    meta: dict[str, Any]
+    images: tuple[Content, ...] = ()
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def file(self) -> str:
+        """Name of the file, made from the SHA-256."""
+        return f"{self.sha256}{self.suffix}"
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the content and all its images."""
+        return len(self.data) + sum(len(image.data) for image in self.images)
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaEntry:
+    """A logged medium, as observers receive it.
+
+    Attributes:
+        name: The name of the series.
+        kind: image, figure, histogram, text, table, audio, video, point_cloud or html.
+        step: Its step.
+        time: When it was logged, in seconds since 1970.
+        content: The content; None if it could not be created.
+    """
+
+    name: str
+    kind: str
+    step: int | float
+    time: float
+    content: Content | None
+
 
 MAX_WAITING_BYTES = 64 * 2**20
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
@@ -249,7 +312,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
     Raises:
         RecordError: If an image's file name leads out of the folder.
     """
-    table = parse_json(read_regular(path))
+    table = load_json(path)
 
     def cell(value: Any) -> Any:
         if isinstance(value, dict):

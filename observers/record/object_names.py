@@ -25,9 +25,9 @@ def named(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: named(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [named(item) for item in value]
+        return list(map(named, value))
     if type(value) is tuple:
-        return tuple(named(item) for item in value)
+        return tuple(map(named, value))
     if isinstance(value, PurePath):
         return str(value)
     return object_name(value) or value

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from observers.record.media_entry import MediaEntry
+from observers.record.media_files import MediaEntry
 from observers.record.points.point_log import PointLog
 from observers.record.points.rewinding import Position
 

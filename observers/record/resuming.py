@@ -24,10 +24,9 @@ from typing import Any
 from observers.errors import ResumeError
 from observers.record.identity import is_alive, last_beat, read_lease
 from observers.record.journal import Journal
-from observers.record.json_text import parse_json
+from observers.record.json_text import load_json
 from observers.record.locking import RecordLock
 from observers.record.points.intact_points import last_time
-from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, RUN
 
 __all__ = [
@@ -86,7 +85,7 @@ def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        run = parse_json(read_regular(folder / RUN))
+        run = load_json(folder / RUN)
     except FileNotFoundError:
         raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:

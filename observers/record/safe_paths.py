@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path, PurePosixPath
 
 __all__ = ["lasting_path", "relative_path", "shown_path"]
@@ -21,8 +22,7 @@ def relative_path(name: str) -> PurePosixPath | None:
         backslashes, drive letters, control characters, text that is not UTF-8, and too long parts are rejected.
     """
     parts = name.split("/")
-    is_odd = any(ord(letter) < 32 or ord(letter) == 127 for letter in name) or "\\" in name or ":" in parts[0]
-    if is_odd or {"", ".", ".."} & set(parts):
+    if re.search(r"[\x00-\x1f\x7f\\]", name) or ":" in parts[0] or {"", ".", ".."} & set(parts):
         return None
     try:
         is_long = any(len(part.encode()) > _MAX_PART_BYTES for part in parts)

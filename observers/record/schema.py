@@ -41,7 +41,7 @@ versions may add kinds:
     video                PNG, animated, of frames; or MP4 or WebM
     audio                WAV, 16 bits
     point_cloud          PLY, see `observers.media.ply`
-    histogram, table     JSON, see `observers.media.histograms` and `read_table`
+    histogram, table     JSON, see `observers.media.kinds` and `read_table`
     text, html           UTF-8
 
 For a run of several processes, `meta.ranks` in `run.json` has their number as `size`, the number on each machine as
@@ -65,7 +65,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.json_text import parse_json
+from observers.record.json_text import load_json, parse_json
 from observers.record.regular_file import read_regular
 
 __all__ = ["checkpoint_files", "rank_files", "read_json", "read_json_lines", "read_names"]
@@ -97,7 +97,7 @@ def read_json(path: Path) -> Any | None:
         ValueError: If it is not JSON.
     """
     try:
-        return parse_json(read_regular(path))
+        return load_json(path)
     except FileNotFoundError:
         return None
 

@@ -24,9 +24,9 @@ from tensorboard.plugins.mesh import metadata as mesh_metadata
 from tensorboard.plugins.mesh.plugin_data_pb2 import MeshPluginData
 from tensorboard.plugins.text import metadata as text_metadata
 
+from observers.media.pixels import png_size
 from observers.media.ply import read_header, read_points
-from observers.media.png import png_size
-from observers.record.media_entry import Content, MediaEntry
+from observers.record.media_files import Content, MediaEntry
 from observers.record.redaction import hide_passwords
 
 __all__ = [

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import os
+import random
 import time
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from observers.record.media_entry import MediaEntry
+import numpy as np
+
+from observers.media.pixels import png_size
+from observers.record.media_files import Content, MediaEntry, media_path
 from observers.record.points.intact_points import read_metrics
+from observers.record.regular_file import read_regular
+from observers.record.schema import MEDIA, read_json_lines
 from observers.tensorboard import events
 from observers.tensorboard.event_file import EventFile
-from observers.tensorboard.model_graph import graph_of
-from observers.tensorboard.recorded_media import recorded_media
 
-__all__ = ["RunEvents"]
+__all__ = ["RunEvents", "graph_of", "recorded_media"]
 
 _log = logging.getLogger(__name__)
 
@@ -167,3 +174,82 @@ class RunEvents:
         """
         self._file.add(events.session_end(completed, at.timestamp()))
         self._file.close()
+
+
+def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
+    """Yield the media of a run in the order of logging.
+
+    Args:
+        folder: The run's folder.
+        start: When the run started, in seconds since 1970.
+
+    Raises:
+        OSError: If a file is missing.
+        RecordError: If a name leads out of the folder.
+    """
+    for row in read_json_lines(folder / MEDIA):
+        path = media_path(folder, row["file"])
+        images = tuple(_image(media_path(folder, file)) for file in row.get("images", ()))
+        content = Content(read_regular(path), path.suffix, row["content_type"], row["meta"], images)
+        yield MediaEntry(row["name"], row["kind"], row["step"], start + row["time"], content)
+
+
+def _image(path: Path) -> Content:
+    """Return the image of a table's cell."""
+    data = read_regular(path)
+    width, height = png_size(data)
+    return Content(data, path.suffix, "image/png", {"width": width, "height": height})
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def graph_of(model: Any, inputs: Any) -> bytes:
+    """Trace a model, and return its graph as a serialized GraphDef.
+
+    A copy of the model runs forward once, in evaluation mode, without gradients or hooks. The random streams of torch,
+    numpy and Python are restored.
+
+    Args:
+        model: A module of torch.
+        inputs: A tensor, or a tuple of them, that the model takes.
+
+    Raises:
+        Exception: If the model cannot be copied or traced.
+    """
+    import torch
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
+    from tensorboard.compat.proto.versions_pb2 import VersionDef
+    from torch.utils.tensorboard._pytorch_graph import parse
+
+    # A compiled module holds the original.
+    model = copy.deepcopy(getattr(model, "_orig_mod", model)).eval()
+    for module in model.modules():
+        for name in _HOOKS:
+            getattr(module, name).clear()
+    values = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    copies = tuple(value.detach().clone() if isinstance(value, torch.Tensor) else value for value in values)
+    devices = {value.device.index or 0 for value in copies if isinstance(value, torch.Tensor) and value.is_cuda}
+    with (
+        torch.random.fork_rng(devices=sorted(devices)),
+        _kept_streams(),
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
+        # torch.jit is deprecated since 2.13, but nothing else makes TensorBoard's form of a graph yet.
+        warnings.simplefilter("ignore")
+        trace = torch.jit.trace(model, copies, check_trace=False)
+        graph = trace.graph
+        torch._C._jit_pass_inline(graph)
+        nodes = parse(graph, trace)
+    return GraphDef(node=nodes, versions=VersionDef(producer=22)).SerializeToString()
+
+
+@contextlib.contextmanager
+def _kept_streams() -> Iterator[None]:
+    state, numpy_state = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)

@@ -20,9 +20,11 @@ from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
 from observers.file.recording import Recording, recording_of
-from observers.record.guarding import Owned, guarded
+from observers.file.run_file import Beginning
+from observers.file.sacreds_interface import BeginningObserver
+from observers.record.guarding import guarded
 from observers.record.identity import new_uid
-from observers.record.media_entry import MediaEntry
+from observers.record.media_files import MediaEntry
 from observers.record.points.rewinding import Position
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _log = logging.getLogger(__name__)
 _NEEDED = ("tensorboard", "google_crc32c")
 
 
-class TensorBoardObserver(Owned, RunObserver):
+class TensorBoardObserver(BeginningObserver, RunObserver):
     """Writes event files, one for each session of a run.
 
     It gets events after the `FileObserver`, whose folder it writes to, and before the `MongoObserver`, whose spool is
@@ -73,27 +75,20 @@ class TensorBoardObserver(Owned, RunObserver):
         self._recording: Recording | None = None
         self._events: RunEvents | None = None
 
-    def started_event(
-        self,
-        ex_info: dict[str, Any],
-        command: str,
-        host_info: dict[str, Any],
-        start_time: datetime,
-        config: dict[str, Any],
-        meta_info: dict[str, Any],
-        _id: Any,
-    ) -> None:
-        self._own()
-        self._begin(start_time, config, meta_info)
+    def begin_run(self, beginning: Beginning) -> None:
+        """Begin the event files of a run that starts; a queued run gets none."""
+        if not beginning.is_queued:
+            self._own()
+            self._begin(beginning)
 
     @guarded
-    def _begin(self, start_time: datetime, config: dict[str, Any], meta_info: dict[str, Any]) -> None:
+    def _begin(self, beginning: Beginning) -> None:
         from observers.tensorboard.run_events import RunEvents
 
-        self._uid = meta_info.setdefault("uid", new_uid())
+        self._uid = beginning.meta_info.setdefault("uid", new_uid())
         self._recording = recording_of(self._uid) if self.logdir is None else None
         self.dir = self._folder()
-        self._events = RunEvents(self.dir, self._uid, config, start_time.replace(tzinfo=UTC))
+        self._events = RunEvents(self.dir, self._uid, beginning.config, beginning.at.replace(tzinfo=UTC))
 
     def _folder(self) -> Path:
         if self._recording is not None:

@@ -48,8 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
 import numpy as np
 
 from observers.media.kinds import Media
-from observers.media.png import png_bytes
-from observers.record.media_entry import Content
+from observers.media.pixels import png_bytes
+from observers.record.media_files import Content
 
 
 class Spectrogram(Media):

@@ -20,8 +20,7 @@ from observers.errors import MediaError
 from observers.media.kinds import Media
 from observers.mongo.delivery import Delivery
 from observers.record.journal import Journal
-from observers.record.media_entry import MediaEntry
-from observers.record.media_files import read_media, read_table
+from observers.record.media_files import MediaEntry, read_media, read_table
 from observers.record.points.intact_points import read_metrics
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync

@@ -29,7 +29,7 @@ from observers.errors import DestinationError
 from observers.media.kinds import Media
 from observers.mongo.destination import parse_mongo_option
 from observers.record.identity import lease
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 from runs.__main__ import main
 from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from runs.query.index.index import Index

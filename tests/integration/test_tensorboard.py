@@ -38,7 +38,7 @@ from observers import (
     Video,
 )
 from observers.media.kinds import Media
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import pytest
 from experiments import Experiment
 from observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
 from observers.media.kinds import Media
-from observers.record.media_entry import Content
+from observers.record.media_files import Content
 from observers.record.points.points import POINT
 from runs.comparison.curves import smoothed
 from runs.stores.opening import open_store

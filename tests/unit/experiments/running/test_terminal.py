@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from experiments.running import terminal
+from experiments.running import captured_output
 
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    monkeypatch.setattr(terminal, "_terminal", None)
+    monkeypatch.setattr(captured_output, "_terminal", None)
 
 
 @contextlib.contextmanager
@@ -26,19 +26,19 @@ def screen():
 def test_terminal_without_one_is_none(forgotten, monkeypatch, tmp_path):
     with (tmp_path / "log").open("w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
-        terminal.remember_terminal()
+        captured_output.remember_terminal()
     monkeypatch.setattr(sys, "stderr", None)
-    terminal.remember_terminal()
-    assert terminal.terminal() is None
+    captured_output.remember_terminal()
+    assert captured_output.terminal() is None
 
 
 def test_terminal_is_drawn_on_though_stderr_goes_elsewhere(forgotten, tmp_path):
     with screen() as shows:
-        terminal.remember_terminal()
+        captured_output.remember_terminal()
         elsewhere = os.open(tmp_path / "captured", os.O_WRONLY | os.O_CREAT)
         os.dup2(elsewhere, sys.stderr.fileno())
         os.close(elsewhere)
-        with terminal.terminal() as stream:
+        with captured_output.terminal() as stream:
             print("50%", file=stream, flush=True)
         assert os.read(shows, 100).strip() == b"50%"
     assert (tmp_path / "captured").read_bytes() == b""
@@ -46,8 +46,8 @@ def test_terminal_is_drawn_on_though_stderr_goes_elsewhere(forgotten, tmp_path):
 
 def test_terminal_remembered_twice_is_the_same(forgotten):
     with screen():
-        terminal.remember_terminal()
-        first = terminal.terminal()
-        terminal.remember_terminal()
-        with terminal.terminal() as stream:
+        captured_output.remember_terminal()
+        first = captured_output.terminal()
+        captured_output.remember_terminal()
+        with captured_output.terminal() as stream:
             assert stream is first

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback
+from experiments.training.implied import Averaging
 from experiments.training.loop import evaluate, fit
 from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer

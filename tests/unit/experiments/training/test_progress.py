@@ -13,7 +13,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from experiments.running import terminal
+from experiments.running import captured_output
 from experiments.training import loop
 from experiments.training.progress import Progress
 from ingredients.losses.building import build_loss
@@ -21,7 +21,7 @@ from ingredients.losses.building import build_loss
 
 @pytest.fixture(autouse=True)
 def nobody_watches(monkeypatch):
-    monkeypatch.setattr(terminal, "_terminal", None)
+    monkeypatch.setattr(captured_output, "_terminal", None)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def watched(monkeypatch):
     termios.tcsetwinsize(slave, (24, 80))
     os.set_blocking(master, False)
     with os.fdopen(slave, "w") as stream:
-        monkeypatch.setattr(terminal, "_terminal", stream)
+        monkeypatch.setattr(captured_output, "_terminal", stream)
         yield lambda: os.read(master, 100_000).decode()
     os.close(master)
 
@@ -79,8 +79,8 @@ def test_progress_on_a_terminal_draws_a_bar_there_alone(watched, capfd):
 
 def test_terminal_is_none_where_stderr_is_no_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    terminal.remember_terminal()
-    assert terminal.terminal() is None
+    captured_output.remember_terminal()
+    assert captured_output.terminal() is None
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import Any, Literal, Optional, Union
 import pytest
 import torch
 
+from ingredients.config.construct import nearest
 from ingredients.config.entry_types import conform, describe, infer
-from ingredients.config.nearest import nearest
 
 DTYPE = Literal["off", "float16"]
 

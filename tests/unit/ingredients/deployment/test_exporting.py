@@ -11,8 +11,7 @@ from torch import nn
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.datasets.table_columns import TableColumns
-from ingredients.deployment.comparison import compare
-from ingredients.deployment.exporting import check_path, describe, export
+from ingredients.deployment.exporting import check_path, compare, describe, export
 from ingredients.deployment.formats import read_metadata
 from ingredients.errors import DataError, ModelError
 from ingredients.models.networks import ViT

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from observers import Figure, Histogram, Image, Table, Text
 from observers.errors import MediaError
-from observers.media.histograms import count_values
-from observers.media.png import png_size
+from observers.media.kinds import count_values
+from observers.media.pixels import png_size
 from observers.record.media_files import read_table
 
 RNG = np.random.default_rng(0)

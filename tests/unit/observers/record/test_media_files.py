@@ -10,8 +10,7 @@ import pytest
 
 from observers import Image, Text
 from observers.record.journal import Journal
-from observers.record.media_entry import MediaEntry
-from observers.record.media_files import read_media
+from observers.record.media_files import MediaEntry, read_media
 from observers.record.schema import MEDIA
 
 
@@ -75,7 +74,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from observers import Text, Table, Image
 from observers.record.journal import Journal
-from observers.record.media_entry import MediaEntry
+from observers.record.media_files import MediaEntry
 import observers.record.media_files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({folder!r}))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from observers.record import atomic_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
-from observers.record.media_entry import Content, MediaEntry
-from observers.record.media_files import read_media
+from observers.record.media_files import Content, MediaEntry, read_media
 from observers.record.points.intact_points import read_metrics
 from observers.record.points.rewinding import held, missing_from, next_step, num_missing, read_position, rewound_files
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_names

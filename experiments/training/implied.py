@@ -1,7 +1,8 @@
-"""`Averaging`: validates and keeps an average of the weights instead of the weights themselves."""
+"""Callbacks that settings ask for: an average of the weights, and parts of a model that are trained later."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,15 +11,18 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.training.callbacks import Callback
-from experiments.training.modes import evaluating
 from ingredients.config.seed import look_stream
 from ingredients.errors import ConfigError
-from ingredients.models.freezing import is_held_in_eval
+from ingredients.models.freezing import Freezing, freezings_of, is_held_in_eval
+from ingredients.models.modes import evaluating
+from ingredients.training import check_average
 
 if TYPE_CHECKING:
     from experiments.training.trainer import Trainer
 
-__all__ = ["Averaging"]
+__all__ = ["Averaging", "Unfreezing", "implied_callbacks"]
+
+_log = logging.getLogger(__name__)
 
 
 class Averaging(Callback):
@@ -100,13 +104,8 @@ def _update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
 
     Like `torch.optim.swa_utils.update_bn`, for any task; dropout stays off, and frozen layers stay as they are.
     """
-    norms = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
-        and module.running_mean is not None
-        and not is_held_in_eval(module)
-    ]
+    all_norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    norms = [norm for norm in all_norms if norm.running_mean is not None and not is_held_in_eval(norm)]
     if not norms:
         return
     momenta = [norm.momentum for norm in norms]
@@ -123,3 +122,52 @@ def _update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
+
+
+class Unfreezing(Callback):
+    """Trains frozen parts of a model from an epoch on.
+
+    The epoch alone decides which parts are frozen, so a resumed training needs no state of it. `fit` adds one for each
+    model that has such parts.
+
+    Args:
+        freezing: The frozen parts of the model.
+        epochs: Epochs of the training; a warning names parts that stay frozen in all of them.
+    """
+
+    def __init__(self, freezing: Freezing, epochs: int) -> None:
+        self._freezing = freezing
+        never = freezing.frozen_after(epochs)
+        if never:
+            _log.warning("model.unfreeze: %s stay frozen: the training has %d epochs", ", ".join(never), epochs)
+
+    def start(self, trainer: Trainer) -> None:
+        self._freezing.begin_epoch(trainer.place.epoch + 1)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        epoch = trainer.place.epoch + 2
+        opened = self._freezing.opened_in(epoch)
+        if opened:
+            _log.info("from epoch %d on, %s are trained", epoch, ", ".join(opened))
+        self._freezing.begin_epoch(epoch)
+
+
+def implied_callbacks(
+    model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
+) -> list[Callback]:
+    """Return the callbacks that a model and the settings ask for.
+
+    Args:
+        model: The model, some of whose parts may be frozen until an epoch.
+        epochs: Passes over the training data.
+        average, average_decay, average_start: Settings of the ingredient `training`.
+
+    Raises:
+        ConfigError: If a setting of the average is out of range.
+    """
+    implied: list[Callback] = [Unfreezing(freezing, epochs) for freezing in freezings_of(model)]
+    check_average(average, average_decay, average_start, epochs)
+    if average is not None:
+        first = 1 if average == "ema" else epochs * 3 // 4 + 1
+        implied.append(Averaging(average, average_decay, average_start or first))
+    return implied

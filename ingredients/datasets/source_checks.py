@@ -1,0 +1,101 @@
+"""Checks that all sources of data share: files that can be read, columns that exist, integers that stay exact."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from ingredients.config.construct import suggested
+from ingredients.errors import DataError
+
+__all__ = ["EXACT", "TARGET_NAMES", "as_list", "check_whole", "reading", "refuse_column", "warn_of_merged"]
+
+_log = logging.getLogger(__name__)
+
+# float32 represents every integer up to here.
+EXACT = 2**24
+
+# Columns and keys that hold the target where `data.target` names none, in order of preference.
+TARGET_NAMES = ("label", "labels", "target", "targets")
+
+
+def as_list(names: str | Sequence[str] | None) -> list[str] | None:
+    """Return a name, or several, as a list without repetitions; None stays None."""
+    if names is None:
+        return None
+    return [names] if isinstance(names, str) else list(dict.fromkeys(names))
+
+
+@contextlib.contextmanager
+def reading(path: object, kind: str, *errors: type[Exception], advice: str = "") -> Iterator[None]:
+    """Turn errors of reading a file into one that names the file.
+
+    Args:
+        path: The file, for the message.
+        kind: What it should be, such as CSV.
+        *errors: Types of the errors.
+        advice: What to do next; the error itself says enough without it.
+
+    Raises:
+        DataError: If the block raises one of the errors.
+    """
+    try:
+        yield
+    except errors as error:
+        raise DataError(f"data.path: {path} cannot be read as {kind}: {error}{advice}") from error
+
+
+def refuse_column(setting: str, where: object, names: Iterable[str], columns: Sequence[str]) -> NoReturn:
+    """Reject a setting that names a column which the table lacks.
+
+    Args:
+        setting: The setting, such as `data.target`.
+        where: File or setting that names the table, for the message.
+        names: Columns that the setting names; at least one is missing.
+        columns: Columns of the table.
+
+    Raises:
+        DataError: Always. The message names the first missing column and suggests the nearest one.
+    """
+    name = next(name for name in names if name not in columns)
+    hint = suggested(name, columns, quoted=True)
+    raise DataError(f"{setting}: {where} has no column {name!r}; {hint}")
+
+
+def check_whole(kind: np.dtype, where: str, dtype: str) -> None:
+    """Reject inputs of another type than integers for `data.dtype=int64`.
+
+    Args:
+        kind: Type of the inputs.
+        where: The setting that names the data, for the message.
+        dtype: `float32` or `int64`, the type that inputs become.
+
+    Raises:
+        DataError: If `dtype` is `int64` and the inputs are not integers.
+    """
+    if dtype == "int64" and kind.kind not in "biu":
+        raise DataError(f"{where}: got inputs of type {kind}, and data.dtype=int64 expects integers; convert them")
+
+
+def warn_of_merged(values: np.ndarray, where: str) -> None:
+    """Warn of distinct integers, such as ids, that become the same float32.
+
+    Args:
+        values: Inputs or targets of any shape, before conversion. float32 has 24 bits for integers.
+        where: The setting that names the data, for the warning.
+    """
+    if values.dtype.kind not in "iu" or not values.size or max(int(values.max()), -int(values.min())) <= EXACT:
+        return
+    before, after = len(np.unique(values)), len(np.unique(values.astype(np.float32)))
+    if after < before:
+        _log.warning(
+            "%s: float32 cannot tell integers above 16,777,216 apart: %s different ones become %s; keep them with "
+            "data.dtype=int64, number them from 0, or leave them out",
+            where,
+            f"{before:,}",
+            f"{after:,}",
+        )
