@@ -6,6 +6,10 @@ are recipes for `python exp.py with configs/<recipe>.yaml`.
 
 import sys
 
+from configs.packages import check_packages
+
+check_packages()
+
 from configs.map import FrozenList, Map, MutableMap, freeze, to_plain
 from configs.sending import send_maps_as_maps
 

@@ -9,7 +9,13 @@ asked for, so that `print_config` starts without it.
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
+    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
 
 from configs import collection
 

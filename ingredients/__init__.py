@@ -13,7 +13,13 @@ Every error is a `LabError`; `ingredients.errors` draws the tree.
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
+    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
 
 from configs.importing import import_sacred
 from ingredients.config.threads import let_threads_sleep

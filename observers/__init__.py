@@ -14,7 +14,13 @@ Nothing but the errors is loaded before it is asked for, because `runs` reads re
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
+    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
 
 from observers import media
 from observers.errors import (

@@ -13,7 +13,13 @@ A name is loaded when it is first used, so that `import runs` costs next to noth
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
+    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
 
 __all__ = [
     "ArchiveError",

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from configs.packages import other_lab
 from configs.printing import OutputError, checked_output
 from configs.standard_streams import hold_standard_descriptors
 from runs.commands import COMMANDS
@@ -39,6 +40,9 @@ def _run(words: Sequence[str]) -> int:
         import argcomplete
 
         argcomplete.autocomplete(make_parser())
+    note = other_lab()
+    if note is not None:
+        sys.stderr.write(f"{note}\n")
     parser = make_parser(words)
     arguments = parser.parse_args(words)
     if arguments.command is None:
