@@ -72,6 +72,7 @@ class Collections:
         runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
         sweeps, sweep_claims, sweep_agents, sweep_trials: The collections of sweeps.
         sweep_journal: Trials of sweeps of earlier versions.
+        views: The named views of the runs.
         files, file_chunks: The collections of GridFS.
     """
 
@@ -91,6 +92,7 @@ class Collections:
         self.sweep_agents: Collection[Document] = database[f"{start}sweep_agents"]
         self.sweep_trials: Collection[Document] = database[f"{start}sweep_trials"]
         self.sweep_journal: Collection[Document] = database[f"{start}sweep_journal"]
+        self.views: Collection[Document] = database[f"{start}views"]
         self.files: Collection[Document] = database.fs.files
         self.file_chunks: Collection[Document] = database.fs.chunks
 

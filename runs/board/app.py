@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from runs.board import (
@@ -22,6 +22,7 @@ from runs.board import (
     points_page,
     run_page,
     runs_page,
+    saved_views,
     sweep_page,
 )
 from runs.board.assets import asset
@@ -35,6 +36,7 @@ __all__ = ["create_app"]
 
 _PAGES = (
     runs_page,
+    saved_views,
     changes,
     panels_page,
     run_page,
@@ -65,7 +67,6 @@ def create_app(open_store: Callable[[], Store], policy: Policy | None = None) ->
         pool.close()
 
     routes = [
-        Route("/", _first_page),
         Route("/static/{name}", _static_file),
         *(route for module in _PAGES for route in module.ROUTES),
     ]
@@ -73,10 +74,6 @@ def create_app(open_store: Callable[[], Store], policy: Policy | None = None) ->
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})
     app.state.board = Board(pool, policy, "")
     return app
-
-
-async def _first_page(request: Request) -> Response:
-    return RedirectResponse("/runs")
 
 
 async def _static_file(request: Request) -> Response:

@@ -126,6 +126,24 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def views(self) -> list[Any]:
+        """Return the documents of the named views, in any order; a damaged one is anything."""
+
+    @abc.abstractmethod
+    def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
+        """Write the document of a named view, all of it or nothing.
+
+        Args:
+            key: Its key, of letters and digits.
+            document: Its document; None removes it.
+            check: Receives the present document, None if there is none, and raises if it must stay. If others were
+                faster, it is called again.
+
+        Raises:
+            StoreError: If the backend cannot be written; and whatever `check` raises.
+        """
+
+    @abc.abstractmethod
     def remove(self, run: Run) -> None:
         """Remove a run, all of it or nothing."""
 

@@ -21,6 +21,7 @@ from runs.stores.field_names import FieldNames, require_searchable
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
+from runs.stores.saved_views import SavedViews
 from runs.stores.trash import Trash
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     Attributes:
         where: The folder, or the URL without credentials.
         backend: The folder or the database, with operations that users do not need.
+        views: Named views, which the board shows.
         on_progress: Called now and then during long work with the task, the amount done and the total.
         max_age_s: Age in seconds that the answers of `find` and `count` may have; 0 for none. Checking a folder of
             20,000 runs for changes takes 0.15 s, which a page that refreshes can save.
@@ -67,6 +69,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.where = backend.where
         self.on_progress: Callable[[str, int, int], None] | None = None
         self.max_age_s = 0.0
+        self.views = SavedViews(backend)
         self._trash = Trash(backend)
         self._names = FieldNames(backend)
         backend.store = self

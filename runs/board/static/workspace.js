@@ -6,6 +6,7 @@ import { followPanels, onCurve, renewPanels, standOut } from "./panels.js";
 import { focusedRow, showSelection, startSelection } from "./selection.js";
 import "./arrange.js";
 import "./columns.js";
+import "./saved_views.js";
 import "./tables.js";
 
 const $ = (id) => document.getElementById(id);

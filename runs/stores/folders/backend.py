@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["FolderBackend"]
 
 _TAGS = "tags"
+# The folder of named views. A larger file is none.
+_VIEWS, _MAX_VIEW_BYTES = ".views", 2**20
 # A page asks several questions in a row, and one scan of thousands of folders is enough for them.
 _FRESH_S = 1.0
 
@@ -149,6 +151,22 @@ class FolderBackend(Backend):
             with replacing(folder / NOTES) as stream:
                 stream.write(content)
 
+    def views(self) -> list[Any]:
+        with naming_os_errors(f"{self.folder / _VIEWS} cannot be read"):
+            return [_view_at(path) for path in sorted((self.folder / _VIEWS).glob("*.json"))]
+
+    def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
+        path = self.folder / _VIEWS / f"{key}.json"
+        with naming_os_errors(f"{path} cannot be written"):
+            path.parent.mkdir(exist_ok=True)
+            with claimed(path.parent):
+                check(_view_at(path))
+                if document is None:
+                    path.unlink(missing_ok=True)
+                    return
+                with replacing(path) as stream:
+                    stream.write(json.dumps(document, indent=2).encode())
+
     def remove(self, run: Run) -> None:
         remove_folder(self.folder, self.folder / run.id)
 
@@ -197,3 +215,15 @@ class FolderBackend(Backend):
 def _is_known(name: str, value: Any, mappings: set[str]) -> bool:
     """Tell whether the index holds a run's field; a mapping that is None there may be one in the run's file."""
     return value is not NOT_HELD and (value is not None or name not in mappings)
+
+
+def _view_at(path: Path) -> Any:
+    """Return the document of a named view; None if there is none, and a text of what is damaged."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_MAX_VIEW_BYTES)
+        return json.loads(data)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        return str(error)

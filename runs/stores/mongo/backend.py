@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import bson
+from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
@@ -35,6 +36,8 @@ from runs.stores.mongo.run import MongoRun
 from runs.stores.run import COPYING, Run
 
 if TYPE_CHECKING:
+    from pymongo.collection import Collection
+
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
@@ -285,6 +288,26 @@ class MongoBackend(Backend):
                 has_tags = {"_id": key, OMNIBOARD_TAGS: {"$type": "array"}}
                 runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
 
+    def views(self) -> list[Any]:
+        with self.mongo.errors():
+            return [plain(document) for document in self.mongo.collections.views.find({}, {"_id": 0})]
+
+    def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
+        views = self.mongo.collections.views
+        for _ in range(_MOST_TRIES):
+            with self.mongo.errors():
+                now = views.find_one({"_id": key})
+                check(now and {name: value for name, value in now.items() if name != "_id"})
+                if document is None:
+                    done = views.delete_one(now or {"_id": key}).deleted_count or now is None
+                elif now is None:
+                    done = _inserted(views, {"_id": key, **document})
+                else:
+                    done = views.replace_one(now, {"_id": key, **document}).matched_count
+                if done:
+                    return
+        raise StoreError("the view is changed by others all the time; try again")
+
     def remove(self, run: Run) -> None:
         with self.mongo.errors():
             Remover(self.mongo).remove(_key_of(run))
@@ -393,3 +416,12 @@ def _metrics_by_key(info: Any) -> dict[str, str]:
 def _metric_of(name: str) -> str | None:
     """Return the metric of a full name such as `summary.val/loss.min`; None if it covers all metrics."""
     return name.removeprefix("summary").removeprefix(".").rpartition(".")[0] or None
+
+
+def _inserted(collection: Collection[Document], document: Document) -> bool:
+    """Insert a document; return False if others were faster."""
+    try:
+        collection.insert_one(document)
+    except DuplicateKeyError:
+        return False
+    return True

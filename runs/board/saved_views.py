@@ -1,0 +1,85 @@
+"""Named views of the workspace: listed, saved and removed; one of them opens first."""
+
+from __future__ import annotations
+
+import getpass
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import QueryParams
+from starlette.responses import RedirectResponse, Response
+
+from runs.board.answers import json_response
+from runs.board.views import RunsView
+from runs.board.visits import Visit, page
+from runs.errors import FilterError
+from runs.stores.saved_views import SavedView
+
+__all__ = ["ROUTES"]
+
+
+def _first_page(visit: Visit) -> Response:
+    """Lead to the default view, or to all runs."""
+    view = visit.store.views.default(_user())
+    return RedirectResponse(_url(view.query) if view else RunsView.PATH)
+
+
+def _user() -> str:
+    """Return the user who started the board, whose private views it shows."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # an id without a name, as in a container
+        return "user"
+
+
+def _url(query: str) -> str:
+    """Return the URL of a query that anybody may have written into the store."""
+    return RunsView.of(QueryParams(query[:20_000])).url(page=1)
+
+
+def _views(visit: Visit) -> Response:
+    """Answer with the views that this board shows."""
+    found = visit.store.views.visible(_user())
+    default = visit.store.views.default(_user())
+    return json_response(
+        {
+            "views": [
+                {
+                    "name": view.name,
+                    "url": _url(view.query),
+                    "shared": not view.owner,
+                    "default": view == default,
+                    "version": view.version,
+                }
+                for view in found
+            ]
+        }
+    )
+
+
+def _save(visit: Visit) -> Response:
+    """Save the view that the form holds."""
+    pairs = parse_qsl(visit.given("query").removeprefix("?"))
+    query = urlencode(RunsView.of(QueryParams(pairs)).pairs("page"))
+    owner = "" if visit.given("shared") else _user()
+    since = datetime.now(UTC).isoformat() if visit.given("default") else ""
+    view = SavedView(visit.given("name").strip(), query, owner, since)
+    visit.store.views.save(view, visit.given("version"))
+    return json_response({"done": f"view {view.name} saved"})
+
+
+def _remove(visit: Visit) -> Response:
+    """Remove a view, if it still is the version that was seen."""
+    for view in visit.store.views.visible(_user()):
+        if view.version == visit.given("version"):
+            visit.store.views.remove(view)
+            return json_response({"done": f"view {view.name} removed"})
+    raise FilterError("there is no such view by now; look at the list again")
+
+
+ROUTES = [
+    page("/", _first_page),
+    page("/list/views", _views),
+    page("/list/view", _save, "POST"),
+    page("/list/view/remove", _remove, "POST"),
+]
