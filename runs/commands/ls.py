@@ -34,6 +34,8 @@ _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
 # Differing settings are not looked for among more runs than these.
 _MAX_COMPARED = 200
 _ON_A_SCREEN = 50
+# Differing settings in a pipe, and on a terminal, whose width leaves out the last ones.
+_IN_A_PIPE, _ON_A_TERMINAL = 4, 8
 _EPILOG = """Name fields as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
 (optimizer.lr, val/loss.min, host). A condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
 
@@ -164,7 +166,8 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
 
     if arguments.json or arguments.follow:
         return _COLUMNS
-    names = telling_settings(shown) if arguments.sweep is not None or len(shown) <= _MAX_COMPARED else []
+    is_comparable = arguments.sweep is not None or len(shown) <= _MAX_COMPARED
+    names = telling_settings(shown, _ON_A_TERMINAL if is_terminal() else _IN_A_PIPE) if is_comparable else []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
     wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
     known = {full_name(name) for name in _COLUMNS} | {"_id"}

@@ -212,19 +212,30 @@ def origins(run: Run) -> dict[str, str]:
     return {name: found.get(name, origin) for name, origin in typed.items()} | found
 
 
-def telling_settings(runs: Sequence[Run]) -> list[str]:
+def telling_settings(runs: Sequence[Run], most: int = _MAX_SETTINGS) -> list[str]:
     """Return the settings to show in a list of runs.
 
     Args:
         runs: The runs. Those whose config cannot be read are ignored.
+        most: Maximum number of settings, unless the runs are of one sweep.
 
     Returns:
-        Short names: all parameters that differ in a sweep, else at most four settings.
+        Short names: all parameters that differ in a sweep, else the settings that differ, first those that most runs
+        set on the command line, then those that most runs set otherwise, and the seed last.
     """
-    prefetch(runs, _READ)
+    prefetch(runs, (*_READ, "meta.origins", "meta.config_updates"))
     readable = list(filter(_has_config, runs))
     names = settings(readable)
-    return names if parameters(readable) else names[:_MAX_SETTINGS]
+    if parameters(readable):
+        return names
+    by_run = [origins(run) for run in readable]
+
+    def rank(name: str) -> tuple[bool, int, int]:
+        entry = full_name(name).removeprefix("config.")
+        setters = [given[entry] for given in by_run if entry in given]
+        return name == "seed", -setters.count(_TYPED), -len(setters)
+
+    return sorted(names, key=rank)[:most]
 
 
 def _has_config(run: Run) -> bool:

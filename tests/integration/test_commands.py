@@ -130,9 +130,36 @@ def test_ls_shows_newest_first_with_aligned_columns(runs):
 
 def test_ls_shows_the_settings_that_differ_and_what_it_sorts_by(runs):
     head, *lines = runs("ls", "--where", "name=plain", "--sort", "-train/loss.min").splitlines()
-    assert head.removesuffix("  tags").split()[6:] == ["result", "train/loss.min", "fail", "lr", "model.name", "seed"]
+    assert head.removesuffix("  tags").split()[6:] == [
+        "result",
+        "train/loss.min",
+        "lr",
+        "fail",
+        "model.name",
+        "seed",
+    ]  # most runs set lr
     assert [line.split()[0] for line in lines] == ["3", "1", "2"]
     assert runs("ls", "--where", "id=1").splitlines()[0].split()[-1] in ("result", "tags")
+
+
+def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(runs, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "70")
+    text = runs("ls", "--where", "name=plain")
+    assert text.splitlines()[0].split() == [
+        "id",
+        "name",
+        "command",
+        "status",
+        "start",
+        "duration",
+        "result",
+        "lr",
+        "fail",
+    ]
+    assert "(no room for model.name, seed" in text
+    assert runs("ls", "--columns", "model.name").split()[:2] == ["id", "model.name"]
 
 
 def test_ls_json_has_the_documented_keys(documents):

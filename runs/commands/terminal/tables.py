@@ -97,7 +97,8 @@ def _harmless_row(row: Sequence[Cell]) -> list[Cell]:
 
 def _least(column: Column, texts: Sequence[str]) -> int:
     widest = max(map(_width, texts), default=0)
-    return widest if column.is_number or column.is_kept else min(widest, _LEAST)
+    least = widest if column.is_number or column.is_kept else min(widest, _LEAST)
+    return max(least, _width(harmless(column.title)))
 
 
 def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], room: int) -> tuple[list[int], list[int]]:
