@@ -42,5 +42,6 @@ COMMANDS = {
     "reap": "mark runs as DEAD whose process is gone",
     "reindex": "rebuild the index of the runs, and name unreadable ones",
     "mongod": "start a local MongoDB, until Ctrl-C",
+    "docs": "open the documentation, or the page that fits some words",
     "completion": "print the completion script of a shell",
 }
