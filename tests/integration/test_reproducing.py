@@ -7,10 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
+from runs.__main__ import main
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
@@ -140,6 +142,37 @@ def lab(tmp_path):
     return Lab(make(tmp_path / "lab"))
 
 
+@pytest.fixture(scope="module")
+def recorded_once(tmp_path_factory):
+    """A lab with one run, beside what its folder held then."""
+    folder = tmp_path_factory.mktemp("recorded")
+    lab = Lab(make(folder / "lab"))
+    lab.run()
+    shutil.copytree(lab.folder, folder / "as it was")
+    return lab
+
+
+@pytest.fixture
+def recorded(recorded_once):
+    """The lab with one run as it was made, for one test, which may change it."""
+    shutil.rmtree(recorded_once.folder)
+    shutil.copytree(recorded_once.folder.with_name("as it was"), recorded_once.folder)
+    return recorded_once
+
+
+@pytest.fixture
+def reproduce_here(recorded, tmp_path, monkeypatch, capfd):
+    """Reproduce the run in this process, for what starts no other."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        code = main(["--store", str(recorded.store), "reproduce", "1", *map(str, words)])
+        out, err = capfd.readouterr()
+        return types.SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    return run
+
+
 @pytest.fixture
 def whole_lab(tmp_path):
     return Lab(make(tmp_path / "lab"), whole=True)
@@ -192,43 +225,40 @@ def test_run_is_reproduced_after_its_working_tree_has_moved_on(whole_lab, tmp_pa
     assert "reproduced  IDENTICAL, by run 2 (restored, " in shown.stdout
 
 
-def test_one_changed_line_diverges_where_it_takes_effect(lab, tmp_path):
-    lab.run()
+def test_one_changed_line_diverges_where_it_takes_effect(recorded, tmp_path):
     changed = ADVANCE.replace("return", "loss += 0.5 * (step == 7)\n    return")
-    (lab.folder / "steps.py").write_text(changed)
-    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    (recorded.folder / "steps.py").write_text(changed)
+    done = reproduce("1", "--in-place", store=recorded.store, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    recorded, now = values(lab.store, "1"), values(lab.store, "2")
-    assert recorded[:7] == now[:7]
-    first = f"DIVERGED: train/loss at step 7: recorded {recorded[7]!r}, now {now[7]!r}"
+    before, now = values(recorded.store, "1"), values(recorded.store, "2")
+    assert before[:7] == now[:7]
+    first = f"DIVERGED: train/loss at step 7: recorded {before[7]!r}, now {now[7]!r}"
     assert done.stdout.splitlines()[0] == first
     assert "the environment is the same: the difference comes from the code (steps.py)" in done.stdout
     assert "+    loss += 0.5 * (step == 7)" in done.stdout
     # Its own sources still give the same.
-    done = reproduce("1", "--json", store=lab.store, cwd=tmp_path)
+    done = reproduce("1", "--json", store=recorded.store, cwd=tmp_path)
     assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "IDENTICAL")
-    with open_store(lab.store) as store:
+    with open_store(recorded.store) as store:
         assert [entry["mode"] for entry in store.get("1").reproductions] == ["in place", "restored"]
 
 
-def test_small_change_is_within_a_tolerance_that_is_stated(lab, tmp_path):
-    lab.run()
-    (lab.folder / "steps.py").write_text(ADVANCE.replace("return", "return 1e-9 +"))
-    done = reproduce("1", "--in-place", "--rtol", "1e-6", store=lab.store, cwd=tmp_path)
+def test_small_change_is_within_a_tolerance_that_is_stated(recorded, tmp_path):
+    (recorded.folder / "steps.py").write_text(ADVANCE.replace("return", "return 1e-9 +"))
+    done = reproduce("1", "--in-place", "--rtol", "1e-6", store=recorded.store, cwd=tmp_path)
     assert (done.returncode, done.stdout[:32]) == (0, "WITHIN TOLERANCE (1e-06 relative"), done.stderr
     words = ["1", "--in-place", "--rtol", "0", "--tolerance", "train/loss=1", "--tolerance", "result=inf"]
-    done = reproduce(*words, store=lab.store, cwd=tmp_path)
+    done = reproduce(*words, store=recorded.store, cwd=tmp_path)
     assert (done.returncode, done.stdout[:29]) == (1, "DIVERGED: val/loss at step 4:"), done.stderr
-    done = reproduce("1", "--tolerance", "trian/loss=1", store=lab.store, cwd=tmp_path)
+    done = reproduce("1", "--tolerance", "trian/loss=1", store=recorded.store, cwd=tmp_path)
     assert done.returncode == 2
     assert "has no metric 'trian/loss'; there are: train/loss, val/loss, result" in done.stderr
 
 
-def test_another_seed_and_another_package_are_noticed(lab, tmp_path):
-    lab.run()
-    edit(lab.store, "1", "config.json", lambda config: config.update(seed=1))
-    edit(lab.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0"))
-    done = reproduce("1", "--json", store=lab.store, cwd=tmp_path)
+def test_another_seed_and_another_package_are_noticed(recorded, tmp_path):
+    edit(recorded.store, "1", "config.json", lambda config: config.update(seed=1))
+    edit(recorded.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0"))
+    done = reproduce("1", "--json", store=recorded.store, cwd=tmp_path)
     found = json.loads(done.stdout)
     assert (done.returncode, found["verdict"], found["first"]["metric"], found["first"]["step"]) == (
         1,
@@ -255,10 +285,9 @@ def test_run_is_reproduced_from_an_archive_without_its_lab(whole_lab, tmp_path):
     assert f"was started in {whole_lab.folder}, which is not there" in done.stderr
 
 
-def test_run_in_a_database_is_reproduced_into_it(lab, tmp_path, mongo_url, database):
-    lab.run()
+def test_run_in_a_database_is_reproduced_into_it(recorded, tmp_path, mongo_url, database):
     url = f"{mongo_url}/{database.name}"
-    with open_store(lab.store) as store, open_store(url) as target:
+    with open_store(recorded.store) as store, open_store(url) as target:
         copy(store.get("1"), target)
     done = reproduce("1", store=url, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
@@ -267,7 +296,7 @@ def test_run_in_a_database_is_reproduced_into_it(lab, tmp_path, mongo_url, datab
         assert new.parent == old
         assert new.metric("train/loss").values.tolist() == old.metric("train/loss").values.tolist()
         assert [entry["verdict"] for entry in old.reproductions + new.reproductions] == ["IDENTICAL"] * 2
-        with open_store(lab.store) as back:
+        with open_store(recorded.store) as back:
             assert copy(new, back).run.reproductions == new.reproductions
 
 
@@ -328,23 +357,22 @@ def test_failure_that_is_repeated_is_reproduced(lab, tmp_path):
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
-def test_run_that_cannot_be_run_is_refused_with_the_reason(lab, tmp_path):
-    lab.run()
-    (lab.folder / "steps.py").write_text(ADVANCE.replace("return", "raise KeyError('gone') #"))
-    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+def test_run_that_cannot_be_run_is_refused_with_the_reason(recorded, tmp_path):
+    (recorded.folder / "steps.py").write_text(ADVANCE.replace("return", "raise KeyError('gone') #"))
+    done = reproduce("1", "--in-place", store=recorded.store, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == "error: run 1 could not be run again: run 2 failed: KeyError: 'gone'"
-    (lab.folder / "steps.py").write_text("no python\n")
-    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    (recorded.folder / "steps.py").write_text("no python\n")
+    done = reproduce("1", "--in-place", store=recorded.store, cwd=tmp_path)
     assert done.returncode == 2
     assert "its process recorded no run, and ended with exit code 1" in done.stderr.splitlines()[-1]
-    edit(lab.store, "1", "run.json", lambda run: run.update(status="QUEUED"))
-    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    edit(recorded.store, "1", "run.json", lambda run: run.update(status="QUEUED"))
+    done = reproduce("1", store=recorded.store, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
         "error: run 1 is queued and was never started: there is nothing to compare with\n",
     )
-    assert reproduce("7", store=lab.store, cwd=tmp_path).returncode == 2
+    assert reproduce("7", store=recorded.store, cwd=tmp_path).returncode == 2
 
 
 def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp_path):
@@ -374,17 +402,16 @@ def test_changed_data_file_is_refused_before_training(lab, tmp_path):
 
 
 @pytest.fixture
-def endless(lab, tmp_path, wait_for):
+def endless(recorded, tmp_path, wait_for):
     """Start `runs reproduce` of a run that does not end by itself: `endless(**options)` waits until that goes on."""
-    lab.run()
-    edit(lab.store, "1", "config.json", lambda config: config.update(how="forever"))
-    command = [sys.executable, "-m", "runs", "--store", lab.store, "reproduce", "1"]
+    edit(recorded.store, "1", "config.json", lambda config: config.update(how="forever"))
+    command = [sys.executable, "-m", "runs", "--store", recorded.store, "reproduce", "1"]
     processes = []
 
     def start(**options):
         options |= {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cold": True}
         processes.append(Process(command, stdout=DEVNULL, stderr=DEVNULL, **options))
-        wait_for((lab.store / "2" / "metrics.bin").exists, "the new run to go on")
+        wait_for((recorded.store / "2" / "metrics.bin").exists, "the new run to go on")
         return processes[-1]
 
     yield start
@@ -406,51 +433,49 @@ def is_ignored(pid, number):
         (signal.SIGTERM, 143, (signal.SIGINT, signal.SIGHUP)),
     ],
 )
-def test_signals_end_the_process_too(lab, endless, number, code, ignored):
+def test_signals_end_the_process_too(recorded, endless, number, code, ignored):
     process = endless(ignore=ignored)
     assert signal.SIGHUP not in ignored or is_ignored(process.pid, signal.SIGHUP)
     process.send_signal(number)
     assert process.wait(60) == code
-    with open_store(lab.store) as store:
+    with open_store(recorded.store) as store:
         new = store.get("2")
         assert new.status == "INTERRUPTED"
         assert not Path(f"/proc/{new.lease['pid']}").exists()
         assert store.get("1").reproductions == []
 
 
-def test_killed_command_takes_its_process_along(lab, endless, wait_for):
+def test_killed_command_takes_its_process_along(recorded, endless, wait_for):
     process = endless()
-    with open_store(lab.store) as store:
+    with open_store(recorded.store) as store:
         pid = store.get("2").lease["pid"]
         process.kill()
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
         assert store.get("2").status == "INTERRUPTED"
 
 
-def test_dry_shows_all_and_runs_nothing(lab, tmp_path):
-    lab.run()
-    edit(lab.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0", ruff="0.0.1"))
-    done = reproduce("1", "--dry", store=lab.store, cwd=tmp_path)
+def test_dry_shows_all_and_runs_nothing(recorded, tmp_path, reproduce_here):
+    edit(recorded.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0", ruff="0.0.1"))
+    done = reproduce_here("--dry")
     assert done.returncode == 0
     assert "package sacred: recorded 0.7.0" in done.stdout
     assert "package ruff: recorded 0.0.1" in done.stdout
-    assert str(lab.folder) in done.stdout
-    found = json.loads(reproduce("1", "--dry", "--json", store=lab.store, cwd=tmp_path).stdout)
+    assert str(recorded.folder) in done.stdout
+    found = json.loads(reproduce_here("--dry", "--json").stdout)
     assert found["command"][2:4] == ["main", "with"]
-    assert found["commit"] == git(lab.folder, "rev-parse", "HEAD").strip()
-    assert not (lab.store / "2").exists()
-    next((lab.store / "_sources").glob("steps_*")).unlink()
-    done = reproduce("1", "--dry", store=lab.store, cwd=tmp_path)
+    assert found["commit"] == git(recorded.folder, "rev-parse", "HEAD").strip()
+    assert not (recorded.store / "2").exists()
+    next((recorded.store / "_sources").glob("steps_*")).unlink()
+    done = reproduce_here("--dry")
     assert (done.returncode, "'steps.py' is not there" in done.stderr) == (2, True)
 
 
-def test_kept_folder_holds_what_was_restored(lab, tmp_path):
-    lab.run()
-    done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+def test_kept_folder_holds_what_was_restored(recorded, tmp_path, reproduce_here):
+    done = reproduce_here("--dry", "--keep", tmp_path / "kept")
     assert done.returncode == 0
     assert (tmp_path / "kept" / "code" / "steps.py").read_text() == ADVANCE
     assert json.loads((tmp_path / "kept" / "config.json").read_text()) == {"seed": 0, "how": "well"}
-    done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+    done = reproduce_here("--dry", "--keep", tmp_path / "kept")
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
@@ -463,10 +488,11 @@ def test_kept_folder_holds_what_was_restored(lab, tmp_path):
         ({"resume": "auto"}, []),
     ],
 )
-def test_config_is_the_recorded_one_but_for_a_start_that_depends_on_other_runs(lab, tmp_path, config, updates):
-    lab.run()
-    edit(lab.store, "1", "config.json", lambda recorded: recorded.update(config))
-    done = reproduce("1", "--dry", "--json", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+def test_config_is_the_recorded_one_but_for_a_start_that_depends_on_other_runs(
+    recorded, tmp_path, reproduce_here, config, updates
+):
+    edit(recorded.store, "1", "config.json", lambda recorded: recorded.update(config))
+    done = reproduce_here("--dry", "--json", "--keep", tmp_path / "kept")
     assert json.loads((tmp_path / "kept" / "config.json").read_text()) == {"seed": 0, "how": "well", **config}
     command = json.loads(done.stdout)["command"]
     assert [word for word in command[5:] if not word.startswith("--")] == updates
@@ -483,9 +509,8 @@ def test_run_that_starts_another_one_is_judged_itself(lab, tmp_path):
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
-def test_env_writes_requirements_and_says_how_to_build_them(lab, tmp_path):
-    lab.run()
-    done = reproduce("1", "--env", "built", store=lab.store, cwd=tmp_path)
+def test_env_writes_requirements_and_says_how_to_build_them(recorded, tmp_path, reproduce_here):
+    done = reproduce_here("--env", "built")
     assert done.returncode == 0
     assert "sacred==0.8" in (tmp_path / "built" / "requirements.txt").read_text()
     build, again = done.stdout.splitlines()
@@ -493,7 +518,7 @@ def test_env_writes_requirements_and_says_how_to_build_them(lab, tmp_path):
     assert (
         build == f"python{version} -m venv built/venv && built/venv/bin/python -m pip install -r built/requirements.txt"
     )
-    assert again == f"built/venv/bin/python -m runs --store {lab.store} reproduce 1"
+    assert again == f"built/venv/bin/python -m runs --store {recorded.store} reproduce 1"
     assert not (tmp_path / "built" / "venv").exists()
 
 
@@ -513,13 +538,12 @@ def test_artifacts_that_the_run_used_are_there_for_it(lab, tmp_path, mongo_url, 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
-def test_record_from_before_it_said_where_it_started_makes_one_run(lab, tmp_path):
-    lab.run()
-    edit(lab.store, "1", "run.json", lambda run: run.pop("cwd"))
-    done = reproduce("1", store=lab.store, cwd=tmp_path)
+def test_record_from_before_it_said_where_it_started_makes_one_run(recorded, tmp_path):
+    edit(recorded.store, "1", "run.json", lambda run: run.pop("cwd"))
+    done = reproduce("1", store=recorded.store, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
     assert "does not say in which folder it was started" in done.stderr
-    with open_store(lab.store) as store:
+    with open_store(recorded.store) as store:
         assert [run.id for run in store.find(sort="id")] == ["1", "2"]
         assert store.get("2").parent == store.get("1")
 
