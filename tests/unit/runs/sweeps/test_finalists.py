@@ -54,8 +54,9 @@ def test_p_is_corrected_for_the_number_of_pairs_of_finalists():
 
 @pytest.mark.parametrize("are_paired", [True, False])
 @pytest.mark.parametrize("num", [2, 3, 4])
-def test_of_equal_finalists_at_most_one_in_twenty_is_called_worse(num, are_paired):
-    random, num_found, num_times = np.random.default_rng(num), 0, 1500
+@pytest.mark.parametrize("num_times", [300, pytest.param(1500, marks=pytest.mark.nightly)])
+def test_of_equal_finalists_at_most_one_in_twenty_is_called_worse(num, are_paired, num_times):
+    random, num_found = np.random.default_rng(num), 0
     for _ in range(num_times):
         start = [0 if are_paired else 100 * place for place in range(num)]
         values = {str(place): by_seed(random.normal(size=10), start[place]) for place in range(num)}

@@ -8,14 +8,16 @@ import pytest
 from runs.errors import MissingExtraError, PlotError
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.points import suggest
+from runs.sweeps.views import plots
 from runs.sweeps.views.plots import draw
 from runs.sweeps.views.readable import FANOVA, IMPURITY, make_readable, thinned
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
     "noise": {"distribution": "normal", "mu": 100.0},
-    "name": {"values": ["sgd", "adam"], "probabilities": [0.5, 0.5]},
-    "momentum": {"min": 0.0, "max": 0.9, "when": {"name": "sgd"}},
+    # Dollars start no formula.
+    "name": {"values": ["$a_{$", "adam"], "probabilities": [0.5, 0.5]},
+    "momentum": {"min": 0.0, "max": 0.9, "when": {"name": "$a_{$"}},
 }
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -78,7 +80,7 @@ def test_values_are_drawn_in_place_of_quantiles(study, spec, drawn):
     first = readable.study.trials[0].params
     again = optuna.create_study(sampler=optuna.samplers.RandomSampler(0)).ask()
     assert {name: first[name] for name in first} == suggest(spec, again)
-    assert {trial.params["name"] for trial in readable.complete} == {"sgd", "adam"}
+    assert {trial.params["name"] for trial in readable.complete} == {"$a_{$", "adam"}
     assert all(97 < trial.params["noise"] < 103 for trial in readable.complete)
 
 
@@ -126,13 +128,6 @@ def test_few_trials_are_drawn_as_far_as_they_go(tmp_path):
     assert [path.name for path in found] == ["sweep.html", *(f"{name}.png" for name in names)]
 
 
-def test_dollars_in_values_start_no_formula(tmp_path):
-    parameters = {"x": {"values": ["$a_{$", "b"]}, "y": {"min": 0, "max": 3}}
-    spec = read_spec({"method": "random", "metric": {"name": "loss"}, "parameters": parameters})
-    drawn = draw(searched(spec, 8, lambda point: [float(point["y"])]), tmp_path, "dollars", spec)
-    assert "slices.png" in [path.name for path in drawn]
-
-
 def test_study_without_an_ended_trial_is_refused(tmp_path, spec):
     study = optuna.create_study()
     with pytest.raises(PlotError, match="there is nothing to plot: no trials; wait until a trial has ended"):
@@ -142,7 +137,8 @@ def test_study_without_an_ended_trial_is_refused(tmp_path, spec):
         draw(study, tmp_path, "none", spec)
 
 
-def test_folder_that_cannot_be_written_is_refused(tmp_path, study, spec):
+def test_folder_that_cannot_be_written_is_refused_before_anything_is_drawn(monkeypatch, tmp_path, study, spec):
+    monkeypatch.setattr(plots, "_page", lambda *_: pytest.fail("it is drawn"))
     (tmp_path / "file").write_text("")
     with pytest.raises(PlotError, match=r"file cannot be written .*give another folder"):
         draw(study, tmp_path / "file", "none", spec)
