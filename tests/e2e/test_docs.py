@@ -3,6 +3,7 @@
 A block opened with `python file=NAME`, or `csv file=NAME`, is written to that file, for the commands after it; one
 opened with `python with=store` has the page's store open. A line `error: ...` below a command is what it must print,
 ending with exit code 1. All blocks of one page run in a copy of the lab, in order; what they leave there is removed.
+Where a page names no number of epochs, the copy trains two; the nightly tests train as many as the lab and its recipes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.processes import imported, launcher, run
 LAB = Path(__file__).resolve().parents[2]
 PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md")), *sorted((LAB / "docs" / "howto").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# The number of epochs in the lab's defaults and recipes.
+EPOCHS = re.compile(r"^( *epochs(?: =|:) )\d+$", re.MULTILINE)
 # So many commands of README.md are run by a Python that starts afresh.
 NUM_COLD = 1
 
@@ -50,11 +53,14 @@ def words(command: str) -> list[str] | str:
     return [sys.executable, *others] if is_plain else command
 
 
-@pytest.fixture(scope="module")
-def copied_lab(tmp_path_factory):
-    """A copy of the lab, whose processes find its modules imported."""
+@pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.nightly)])
+def copied_lab(request, tmp_path_factory):
+    """A copy of the lab, whose processes find its modules imported, and whose trainings are short or whole."""
     folder = tmp_path_factory.mktemp("lab")
     copy_lab(folder)
+    if request.param == "short":
+        for path in (folder / "ingredients" / "training.py", *(folder / "configs").glob("*.yaml")):
+            path.write_text(EPOCHS.sub(r"\g<1>2", path.read_text()))
     with imported(folder):
         yield folder
     shutil.rmtree(folder)

@@ -147,11 +147,11 @@ def test_force_trains_with_an_entry_that_does_not_exist(lab):
 
 
 def interrupted(lab, *settings, cold=False):
-    """Interrupt a training, as a terminal does, once epoch 10 of 200 is done; return its exit code and what it said."""
-    command = [*lab.command, "with", "epochs=200", *settings]
+    """Interrupt a training, as a terminal does, once epoch 20 of 400 is done; return its exit code and what it said."""
+    command = [*lab.command, "with", "epochs=400", "data.fast", *settings]
     options = {"stdout": DEVNULL, "stderr": PIPE, "text": True, "start_new_session": True, "cold": cold}
     with Process(command, cwd=lab.folder, env=lab.env, **options) as process:
-        seen = next((line for line in process.stderr if "epoch 10/200" in line), None)
+        seen = next((line for line in process.stderr if "epoch 20/400" in line), None)
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
         process.wait()

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import socket
 import sys
@@ -392,7 +391,8 @@ def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
     for name, text in {**STAND_INS, "torchrun": torchrun}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    shutil.copy(LAB / "exp.py", tmp_path)
+    short = "supervised.compose(ex)\nex.add_config(training={'epochs': 2})\n"
+    (tmp_path / "exp.py").write_text((LAB / "exp.py").read_text().replace("supervised.compose(ex)\n", short))
     environ |= {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "one"}
     environ |= {"SLURM_JOB_ID": str(free_port_of_job()), "CUDA_VISIBLE_DEVICES": ""}
     done = run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True)

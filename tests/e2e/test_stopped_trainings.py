@@ -74,7 +74,7 @@ def training_on(judge):
     ],
 )
 def test_training_with_workers_stopped_by_signals_ends_with_the_same_bits(make_lab, data, judge, training_on, stops):
-    words = WITH_WORKERS if len(stops) > 1 else (*WITH_WORKERS, "epochs=4", "checkpoint.keep=20")
+    words = WITH_WORKERS if len(stops) > 1 else (*WITH_WORKERS, "epochs=3", "checkpoint.keep=20")
     whole, lab = (make_lab(settings(words, data)) for _ in range(2))
     whole.start().end()
     run, ended = lab.run(), []

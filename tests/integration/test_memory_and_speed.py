@@ -85,9 +85,10 @@ def dtypes_in(state):
     ids=lambda settings: ",".join(str(value) for value in settings.values())[-60:],
 )
 def test_resumed_training_ends_with_the_bits_of_an_unbroken_one(train, settings):
-    _, _, whole = train(**settings, epochs=3)
-    _, first, _ = train(**settings, epochs=2)
-    done, folder, resumed = train(**settings, epochs=3, **{"checkpoint.resume": str(first / "checkpoints" / "last.pt")})
+    _, first, whole = train(**settings, epochs=3, **{"checkpoint.interval": 2, "checkpoint.keep": 2})
+    (middle,) = (first / "checkpoints").glob("step-*.pt")
+    assert 0 < load_checkpoint(middle)["step"] < whole["step"]
+    done, folder, resumed = train(**settings, epochs=3, **{"checkpoint.resume": str(middle)})
     parts = ("model", "optimizer", "amp", "monitor", "streams", "step", "callbacks")
     assert differing(*({name: state[name] for name in parts if name in state} for state in (resumed, whole))) == []
     assert not settings.get("optimizer.name") or torch.uint8 in dtypes_in(resumed["optimizer"])

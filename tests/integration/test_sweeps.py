@@ -746,8 +746,8 @@ def test_points_of_agents_that_died_before_they_claimed_or_took_them_are_tried(r
     points = one.points()
     assert [point.state for point in points.values()] == ["COMPLETE"] * 4
     again = sweep({**RANDOM, "run_cap": 4}, id="again")
-    assert again.agent().run() == 4
-    assert [point.parameters for point in again.points().values()] == [points[n].parameters for n in range(4)]
+    study = Study(again.home, again.definition, again.spec)
+    assert [study.take(number).parameters for number in range(4)] == [points[n].parameters for n in range(4)]
 
 
 def test_an_agent_that_draws_alone_reads_no_trial_of_others(request, sweep, monkeypatch):
