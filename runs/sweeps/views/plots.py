@@ -11,7 +11,6 @@ intermediate   values that trials reported while they ran, pruned ones included
 
 from __future__ import annotations
 
-import contextlib
 import html
 from collections import Counter
 from collections.abc import Iterator
@@ -78,23 +77,16 @@ def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None)
     from runs.sweeps.views.sweep_figures import make_pictures
 
     folder = Path(folder)
-    with _writing(folder):
+    hint = "; give another folder"
+    with naming_os_errors(f"{folder} cannot be written", hint, PlotError):
         make_folder(folder)  # before the work, which takes seconds
     contents = [(PAGE, _page(readable, title).encode())]
     contents += [(f"{name}.png", content) for name, content in make_pictures(readable, title)]
-    with _writing(folder):
+    with naming_os_errors(f"{folder} cannot be written", hint, PlotError):
         for name, content in contents:
             with replacing(folder / name) as stream:
                 stream.write(content)
     return [folder / name for name, _ in contents]
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise PlotError(f"{folder} cannot be written ({error.strerror}); give another folder") from error
 
 
 def _summary(study: Study) -> str:
