@@ -16,7 +16,7 @@ from runs.errors import FilterError
 from runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
 from runs.query.names import RUN_FIELDS, TIMES, id_of
 from runs.query.times import time_of
-from runs.stores.run import Run
+from runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
     import pandas
@@ -30,7 +30,6 @@ __all__ = ["PAGE", "Experiment", "Page", "QuerySet"]
 # Number of experiments whose fields are fetched together.
 PAGE = 500
 # Mappings that a run reads separately.
-_PARTS = ("config", "info", "summary", "provenance")
 _ON_MISSING = ("raise", "ignore")
 _MISSING = object()
 
@@ -93,7 +92,7 @@ class Experiment:
             return self.run.output
         if name in RUN_FIELDS:
             self._page.fetch(name)
-            value = getattr(self.run, name) if name in _PARTS else self.run.get(name)
+            value = getattr(self.run, name) if name in PARTS else self.run.get(name)
         else:
             value = self.run.document.get(name)
         if value is None and name not in self.run.document:
@@ -132,11 +131,11 @@ class Experiment:
         Raises:
             StoreError: If the run cannot be read.
         """
-        for name in _PARTS:
+        for name in PARTS:
             self._page.fetch(name)
         document = to_plain(self.run.document)
         times = {name: time_of(document[name]) for name in TIMES & document.keys()}
-        parts = {name: to_plain(getattr(self.run, name)) for name in _PARTS}
+        parts = {name: to_plain(getattr(self.run, name)) for name in PARTS}
         return {**document, "_id": self.id, **times, **parts, "captured_out": self.run.output}
 
     def delete(self, confirmed: bool = False) -> Removed | None:

@@ -22,7 +22,7 @@ from runs.rerun.processes import end_text, run_launch
 from runs.rerun.record import Record, digest_of
 from runs.rerun.verdict import CUT_OFF, DIVERGED, Verdict
 from runs.stores.run import Run
-from runs.transfer.uids import uid_of
+from runs.transfer.unloading import uid_of
 
 __all__ = ["Reproduction", "carry_out"]
 

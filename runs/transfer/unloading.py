@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import shutil
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -45,14 +45,14 @@ from observers.record.schema import (
 )
 from runs.errors import DamagedError, StoreError
 from runs.query.flattening import list_of, mapping_of
+from runs.query.times import without_zone
 from runs.stores.changes import StagedRun
 from runs.stores.content import Content
 from runs.stores.folders.adding import RELATIONS
 from runs.stores.run import HELD, Run
 from runs.transfer.metric_files import write_metrics
-from runs.transfer.uids import uid_of
 
-__all__ = ["unload"]
+__all__ = ["uid_of", "unload"]
 
 # Files on deliveries and workers, which concern the original folder only.
 _LEFT = {DELIVERED, DESTINATION, CLAIMS}
@@ -343,3 +343,25 @@ def _experiment(recorded: Any) -> dict[str, Any]:
 def _is_list_of_metrics(value: Any) -> bool:
     """Tell whether a value is the list of metrics that Sacred's MongoDB schema has in the info."""
     return isinstance(value, list) and all(isinstance(one, dict) and set(one) == {"name", "id"} for one in value)
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def uid_of(run: Run) -> str:
+    """Return a run's uid, or one that is computed from its record and always the same.
+
+    Args:
+        run: A run of any store.
+
+    Returns:
+        32 hexadecimal digits, as of `observers.record.identity.new_uid`: 12 of the start in milliseconds, 20 of a hash.
+    """
+    if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
+        return run.uid
+    base = mapping_of(run["experiment"]).get("base_dir")
+    start = without_zone(run.start_time)
+    milliseconds = 0 if start is None else max(0, (start - _EPOCH) // timedelta(milliseconds=1))
+    known = [run.id, run.uid, run.name, base, run.command, str(start), run["host"], run["config"]]
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    return f"{milliseconds % 16**12:012x}{digest.hexdigest()[:20]}"

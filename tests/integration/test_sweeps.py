@@ -798,7 +798,7 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
         return dataclasses.replace(capped.definition, spec=read_spec({**GRID, **changes}).document)
 
     assert take_up(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
-    assert Watcher(capped.home).limit() == 2
+    assert Watcher(capped.home).look().limit == 2
     with pytest.raises(SweepError, match="got 's', which is a sweep with another spec"):
         take_up(capped.home, asking(method="random"))
 

@@ -27,10 +27,9 @@ from runs.query.flattening import list_of, mapping_of, mappings_in
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.content import Content, Medium, missing_content
-from runs.stores.mongo.bson_arrays import decode_arrays
+from runs.stores.mongo.bson_arrays import decode_arrays, joined
 from runs.stores.mongo.database import MongoDatabase
 from runs.stores.mongo.documents import STATUS_FIELDS, has_changed_keys, note_in, plain, tags_in, with_dots
-from runs.stores.mongo.metric_chunks import joined
 from runs.stores.run import Run, RunStore
 from runs.stores.stock_sacred import series_of
 

@@ -143,8 +143,8 @@ class Agent(Source):
     @property
     def _limit(self) -> float:
         """Most points that the sweep tries."""
-        limits = [self._spec.size, self._spec.run_cap, self._definition.count]
-        return min((limit for limit in limits if limit is not None), default=math.inf)
+        limit = self._spec.limit(self._definition.count)
+        return math.inf if limit is None else limit
 
     def _has_grown(self) -> bool:
         """Tell whether the sweep may try more points than when this agent looked last."""

@@ -104,6 +104,14 @@ class Spec:
         """Number of the grid's points; None with another method."""
         return None if self.grid is None else len(self.grid)
 
+    def limit(self, count: int | None) -> int | None:
+        """Return the number of points at which the sweep is done; None without a limit.
+
+        Args:
+            count: The limit of the sweep's definition.
+        """
+        return min((limit for limit in (self.size, self.run_cap, count) if limit is not None), default=None)
+
     @property
     def objective_names(self) -> tuple[str, ...]:
         """The names of the objectives."""

@@ -1,4 +1,4 @@
-"""Optuna's samplers for the methods of a spec, so seeded that one agent suggests the same points again."""
+"""Optuna's samplers and pruners for a spec; samplers so seeded that one agent suggests the same points again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.points import choices, grid_point, listed, position_of
 
 if TYPE_CHECKING:
+    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
 
-__all__ = ["draws_alone", "make_sampler", "without_experimental_warnings"]
+__all__ = ["draws_alone", "make_pruner", "make_sampler", "without_experimental_warnings"]
 
 
 @contextlib.contextmanager
@@ -111,3 +112,31 @@ def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
         values = listed(spec, spec.parameters[name])
         found[name] = value if values is None else choices(values)[position_of(values, value)]
     return found
+
+
+def make_pruner(spec: Spec) -> BasePruner | None:
+    """Return the pruner that decides which runs end early; None if the spec ends none early.
+
+    Raises:
+        MissingExtraError: If Optuna is not installed.
+    """
+    if spec.stopping is None:
+        return None
+    with needing_extra("sweeps", "early_terminate"):
+        from optuna import pruners
+
+        from runs.sweeps.spec.hyperband import Hyperband
+    options = spec.stopping.options
+    with without_experimental_warnings():
+        if spec.stopping.name == "hyperband":
+            return Hyperband(options)
+        if spec.stopping.name == "patient":
+            return pruners.PatientPruner(None, **options)
+        kinds = {
+            "median": pruners.MedianPruner,
+            "percentile": pruners.PercentilePruner,
+            "successive_halving": pruners.SuccessiveHalvingPruner,
+            "optuna_hyperband": pruners.HyperbandPruner,
+            "threshold": pruners.ThresholdPruner,
+        }
+        return kinds[spec.stopping.name](**options)

@@ -22,8 +22,7 @@ from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import shared_storage
 from runs.sweeps.study.points import suggest
-from runs.sweeps.study.pruners import make_pruner
-from runs.sweeps.study.samplers import draws_alone, make_sampler
+from runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 if TYPE_CHECKING:
     import optuna

@@ -94,11 +94,6 @@ class Watcher:
         self.spec: Spec = read_spec(self.definition.spec)
         self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only, storage=storage)
 
-    def limit(self) -> int | None:
-        """Return the maximum number of points; None for no limit."""
-        limits = (self.spec.size, self.spec.run_cap, self.definition.count)
-        return min((limit for limit in limits if limit is not None), default=None)
-
     def look(self) -> Status:
         """Return the state now."""
         points = self.study.points()
@@ -110,7 +105,7 @@ class Watcher:
         definition = self.home.definition()
         if definition != self.definition:  # `sweep.run` has raised the limit since
             self.definition, self.spec = definition, read_spec(definition.spec)
-        limit = self.limit()
+        limit = self.spec.limit(self.definition.count)
         left_s = None if limit is None else _left_s(points, limit, len(living))
         best = best_points(points, self.spec)
         return Status(self.home.id, limit, points, running, abandoned, len(living), self.home.is_stopped, best, left_s)

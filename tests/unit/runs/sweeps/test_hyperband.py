@@ -10,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 
 from runs.sweeps.spec.methods import bands
 from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.pruners import make_pruner
+from runs.sweeps.study.samplers import make_pruner
 
 PARAMETERS = {"lr": {"min": 0.0, "max": 1.0}}
 

@@ -7,8 +7,7 @@ import pytest
 
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.points import grid_point, representative, suggest
-from runs.sweeps.study.pruners import make_pruner
-from runs.sweeps.study.samplers import make_sampler
+from runs.sweeps.study.samplers import make_pruner, make_sampler
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").iterdir())
 

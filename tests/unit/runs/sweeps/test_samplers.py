@@ -11,8 +11,7 @@ from runs.sweeps.spec.methods import METHODS, STOPPING
 from runs.sweeps.spec.objectives import violations
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.points import suggest
-from runs.sweeps.study.pruners import make_pruner
-from runs.sweeps.study.samplers import draws_alone, make_sampler
+from runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
