@@ -24,16 +24,17 @@ from pathlib import Path
 from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, print_heading, run_of, summary_of
 
 import runs
+from runs.query.filters import Question
 from runs.query.index.fields import fields_of, read_documents
 from runs.query.index.index import Index
 from runs.query.index.values import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (
-    "from runs.query.index.index import Index; import sys\n"
+    "from runs.query.filters import Question; from runs.query.index.index import Index; import sys\n"
     "with Index(sys.argv[1]) as index:\n"
     "    index.update()\n"
-    f"    rows = index.find(sort='-start_time', limit=50, columns={COLUMNS})\n"
+    f"    rows = index.answer(Question.of(sort='-start_time', limit=50, columns={COLUMNS}))\n"
     "assert len(rows) == 50"
 )
 
@@ -65,7 +66,7 @@ def touch(folder, numbers):
 
 
 def ask(index, sort="-val/accuracy.max", conditions=BEST):
-    rows = index.find(conditions, sort=sort, limit=50, columns=COLUMNS)
+    rows = index.answer(Question.of(conditions, sort, 50, COLUMNS))
     assert len(rows) == 50
 
 

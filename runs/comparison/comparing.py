@@ -103,7 +103,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        """What is compared, in one line."""
+        """The metric, the fields of groups and repetitions, and the better direction, in one line."""
         over = f" over {', '.join(self.over)}" if self.over else ""
         return f"{self.metric} by {', '.join(self.by)}{over} ({self.better})"
 

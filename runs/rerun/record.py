@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -139,9 +140,8 @@ class Record:
         if not isinstance(state, Mapping):
             state = mapping_of(next(iter(list_of(self.run["experiment.repositories"])), None))
         commit, root, diff = (state.get(name) for name in ("commit", "root", "diff"))
-        is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
         return GitState(
-            commit if is_hash else None,
+            commit if isinstance(commit, str) and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", commit) else None,
             root if isinstance(root, str) else None,
             diff if isinstance(diff, str) else None,
             bool(state.get("dirty")),

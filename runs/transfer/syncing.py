@@ -169,17 +169,22 @@ def _parse(url: str | None) -> str | None:
 
 def _destination(folder: Path, url: str | None, name: str | None) -> Destination | None:
     """Return where to deliver a run; a `url` with the database `name` replaces the recorded one."""
+    recorded = _recorded_destination(folder)
+    if url is None:
+        return recorded
+    if recorded is None:
+        return Destination(url, name) if name else None
+    return dataclasses.replace(recorded, url=url, db_name=name or recorded.db_name)
+
+
+def _recorded_destination(folder: Path) -> Destination | None:
     try:
         recorded = read_destination(folder)
         if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
             raise ValueError(f"got {recorded}, expected texts")
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"{folder / DESTINATION} cannot be read ({error}); remove it, or mend it") from error
-    if url is None:
-        return recorded
-    if recorded is None:
-        return Destination(url, name) if name else None
-    return dataclasses.replace(recorded, url=url, db_name=name or recorded.db_name)
+    return recorded
 
 
 def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncResult:

@@ -25,6 +25,7 @@ from observers import FileObserver
 from observers.record.identity import lease
 from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
+from runs.query.filters import Question
 from runs.query.index import file as index_file
 from runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
 from runs.query.index.index import Index, scanning
@@ -64,8 +65,12 @@ def put(store, name, *, status="COMPLETED", config=None, summary=None, **run):
     return folder
 
 
+def find(index, *arguments, **options):
+    return index.answer(Question.of(*arguments, **options))
+
+
 def names(index, *conditions, **options):
-    return [row["name"] for row in index.find(conditions, **options)]
+    return [row["name"] for row in find(index, conditions, **options)]
 
 
 def content(index):
@@ -102,7 +107,7 @@ def test_conditions_sort_limit_and_columns(store, index):
     assert names(index, ("lr", "in", ["auto", 0.1])) == ["1", "21"]
     assert names(index, ("lr", "in", [])) == []
     assert names(index, ("status", ">", "D"), ("status", "<", "G")) == ["21"]
-    rows = index.find([("status", "==", "FAILED")], columns=["lr", "host.hostname", "val/acc.top1.max"])
+    rows = find(index, [("status", "==", "FAILED")], columns=["lr", "host.hostname", "val/acc.top1.max"])
     assert rows == [{"name": "21", "lr": "auto", "host.hostname": None, "val/acc.top1.max": None}]
 
 
@@ -111,7 +116,7 @@ def test_values_of_all_kinds_come_back_and_do_not_mix(store, index):
     for number, value in enumerate(values, 1):
         put(store, number, config={"x": value})
     put(store, 99, config={"x": math.nan})
-    rows = index.find(columns=["x"])
+    rows = find(index, columns=["x"])
     assert [row["x"] for row in rows[:-1]] == values
     assert [type(row["x"]) for row in rows[:-1]] == [type(value) for value in values]
     assert math.isnan(rows[-1]["x"])
@@ -127,16 +132,16 @@ def test_values_of_all_kinds_come_back_and_do_not_mix(store, index):
 
 def test_name_of_the_run_goes_before_the_same_of_the_config(store, index):
     put(store, 1, config={"status": "mine"})
-    assert index.find(columns=["status", "config.status"]) == [
+    assert find(index, columns=["status", "config.status"]) == [
         {"name": "1", "status": "COMPLETED", "config.status": "mine"}
     ]
 
 
 def test_questions_without_sense_are_refused(store, index):
     with pytest.raises(FilterError, match="got the operator '=>'"):
-        index.find([("lr", "=>", 1)])
+        find(index, [("lr", "=>", 1)])
     with pytest.raises(FilterError, match=r"lr <: got \[1\], expected a number or a text"):
-        index.find([("lr", "<", [1])])
+        find(index, [("lr", "<", [1])])
     with pytest.raises(StoreError, match="there is no folder"):
         Index(store / "nowhere").update()
     assert not (store / "nowhere").exists()
@@ -156,7 +161,7 @@ def test_running_is_judged_by_the_lease_at_the_time_of_the_question(store, index
     process.communicate()
     assert names(index, ("status", "==", "RUNNING")) == ["2", "3"]
     assert names(index, ("status", "==", "DEAD")) == ["1"]
-    assert [row["status"] for row in index.find(sort="status", columns=["status"])] == ["DEAD", "RUNNING", "RUNNING"]
+    assert [row["status"] for row in find(index, sort="status", columns=["status"])] == ["DEAD", "RUNNING", "RUNNING"]
 
 
 # Changes
@@ -304,7 +309,9 @@ def test_recorded_runs_are_indexed_with_config_metrics_and_info(store, index, ob
         return 7
 
     ex.run(options={"--capture": "no"})
-    rows = index.find([("lr", "==", 0.25)], columns=["result", "val/acc.max", "layers", "info.note", "experiment.name"])
+    rows = find(
+        index, [("lr", "==", 0.25)], columns=["result", "val/acc.max", "layers", "info.note", "experiment.name"]
+    )
     assert rows == [
         {
             "name": "1",
@@ -422,7 +429,7 @@ def test_bytes_gone_bad_never_show_as_errors(store, num_seeds):
         path.write_bytes(bad)
         with Index(store) as index:
             index.update()
-            index.find([("key3", "==", 3)], sort="-key0", columns=[*(f"key{i}" for i in range(30)), "status"])
+            find(index, [("key3", "==", 3)], sort="-key0", columns=[*(f"key{i}" for i in range(30)), "status"])
             index.problems()
             assert index.path == path
             index.rebuild()
@@ -557,7 +564,7 @@ from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:
         index.update() if len(sys.argv) < 4 else index.rebuild()
-        index.find(columns=["config.key1"])
+        find(index, columns=["config.key1"])
 """
 
 

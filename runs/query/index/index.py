@@ -20,7 +20,7 @@ import contextlib
 import dataclasses
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,28 +108,6 @@ class Index(contextlib.AbstractContextManager["Index"]):
             return update
 
         return self._file.reliably(build)
-
-    def find(
-        self,
-        filter: Any = None,
-        sort: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] = (),
-        offset: int = 0,
-    ) -> list[dict[str, Any]]:
-        """Parse a question and return its answer.
-
-        Args:
-            filter, sort, limit, columns, offset: See `Question.of`.
-
-        Returns:
-            A mapping for each run; see `answer`.
-
-        Raises:
-            FilterError: If the question is malformed.
-            StoreError: See `answer`.
-        """
-        return self.answer(Question.of(filter, sort, limit, columns, offset))
 
     def answer(self, question: Question) -> list[dict[str, Any]]:
         """Return the runs that a question asks for, as of the last update; the first question makes one.
