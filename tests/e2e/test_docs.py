@@ -123,6 +123,15 @@ def test_llms_txt_lists_every_page():
     assert [link for link in linked if not (LAB / link).exists()] == []
 
 
+def test_index_of_how_to_pages_lists_each_once_with_its_title():
+    folder = LAB / "docs" / "howto"
+    titles = {page.name: page.read_text().splitlines()[0] for page in folder.glob("*.md") if page.name != "index.md"}
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (folder / "index.md").read_text(), re.MULTILINE)
+    assert sorted((f"# {title}", name) for title, name in listed) == sorted(
+        (title, name) for name, title in titles.items()
+    )
+
+
 # What somebody asks before they try the lab, and what tells them.
 FIRST_QUESTIONS = {
     "What is it?": "from a clone to a table",
