@@ -34,6 +34,8 @@ __all__ = [
     "Exported",
     "Fetched",
     "FilterError",
+    "ForeignError",
+    "ImportedRun",
     "LaunchError",
     "Medium",
     "MissingExtraError",
@@ -61,6 +63,7 @@ __all__ = [
     "export_runs",
     "fetch",
     "fork",
+    "import_foreign",
     "import_runs",
     "incense",
     "open_store",
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
         ComparisonError,
         DamagedError,
         FilterError,
+        ForeignError,
         LaunchError,
         MissingExtraError,
         PlotError,
@@ -106,6 +110,7 @@ if TYPE_CHECKING:
     from runs.transfer.archives import Exported, export_runs, import_runs
     from runs.transfer.copying import copy
     from runs.transfer.fetching import Fetched, fetch
+    from runs.transfer.foreign import ImportedRun, import_foreign
     from runs.transfer.syncing import Reaped, SyncResult, reap, sync
     from runs.work.mongod import Mongod
 else:
@@ -129,6 +134,7 @@ else:
         "runs.transfer.archives": "Exported export_runs import_runs",
         "runs.transfer.copying": "copy",
         "runs.transfer.fetching": "Fetched fetch",
+        "runs.transfer.foreign": "ImportedRun import_foreign",
         "runs.transfer.syncing": "Reaped SyncResult reap sync",
         "runs.work.mongod": "Mongod",
     }

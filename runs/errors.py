@@ -4,6 +4,7 @@ RunsError                 the root: catch it for all that follows
 ├── ArchiveError          a file is no archive of runs, or not a whole one
 ├── ComparisonError       runs cannot be grouped or compared as was asked; a ValueError
 ├── FilterError           a filter, a sort, a column or a number of points makes no sense; a ValueError
+├── ForeignError          a file or folder holds no runs of a known tracker, or one of them cannot be read
 ├── LaunchError           a recorded run cannot be started again
 ├── MissingExtraError     an optional dependency is not installed; an ImportError
 ├── PlotError             there is nothing to draw, or no way to draw it
@@ -30,6 +31,7 @@ __all__ = [
     "ComparisonError",
     "DamagedError",
     "FilterError",
+    "ForeignError",
     "LaunchError",
     "MissingExtraError",
     "PlotError",
@@ -58,6 +60,10 @@ class ComparisonError(RunsError, ValueError):
 
 class FilterError(RunsError, ValueError):
     """A filter, a sort, a column or a number of points makes no sense."""
+
+
+class ForeignError(RunsError):
+    """A file or folder holds no runs of a known tracker, or one of them cannot be read."""
 
 
 class LaunchError(RunsError):

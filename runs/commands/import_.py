@@ -1,20 +1,34 @@
-"""`import`: runs out of an archive."""
+"""`import`: runs of an archive, or past runs of another tracker."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import zipfile
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, number, open_place, where_of
 from runs.commands.terminal.outcomes import print_copied
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from runs.query.texts import count_text
+
+if TYPE_CHECKING:
+    from runs.transfer.foreign import ImportedRun
 
 __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="archive written by export")
-    help = "limit of the unpacked size (a hundred times the archive's size, at least 1 GB)"
+    parser.add_argument("path", type=Path, metavar="PATH", help="archive, or a file or folder of another tracker")
+    help = "tracker that wrote it: mlflow, wandb, tensorboard or csv (by default found by looking)"
+    parser.add_argument("--from", dest="kind", metavar="KIND", help=help)
+    parser.add_argument("--tag", dest="tags", action="append", default=[], metavar="TAG", help="tag for the new runs")
+    parser.add_argument("--dry", action="store_true", help="read and report, but write nothing")
+    help = "limit of an archive's unpacked size (a hundred times its own size, at least 1 GB)"
     parser.add_argument(
         "--max-bytes", type=number(int, lambda value: value > 0, "a whole number above 0"), metavar="N", help=help
     )
@@ -22,9 +36,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Take the runs in, and print which they are here."""
+    """Import the runs, and print their ids here; return 1 if a run could not be read."""
     from runs.transfer.archives import import_runs
+    from runs.transfer.foreign import import_foreign
 
     with open_place(where_of(arguments), create=True) as store:
-        print_copied(import_runs(arguments.file, store, arguments.max_bytes), None, in_json=arguments.json)
-    return 0
+        if arguments.kind is None and zipfile.is_zipfile(arguments.path):
+            print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
+            return 0
+        outcomes = import_foreign(arguments.path, store, arguments.kind, arguments.tags, dry=arguments.dry)
+        return _report(outcomes, where=store.where, in_json=arguments.json, dry=arguments.dry)
+
+
+def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:
+    counts: Counter[str] = Counter()
+    rows = []
+    for run in outcomes:
+        counts[run.outcome] += 1
+        counts["partial"] += bool(run.left_out) and run.outcome != "failed"
+        counts["points"] += run.num_points
+        if in_json:
+            rows.append(dataclasses.asdict(run))
+        else:
+            _print_run(run, dry=dry)
+    if in_json:
+        print_json(rows)
+    else:
+        parts = [f"{counts[kind]} {kind}" for kind in ("new", "completed", "present", "failed") if counts[kind]]
+        partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
+        verb = "would import into" if dry else "imported into"
+        print_text(f"{verb} {where}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}")
+    return 1 if counts["failed"] else 0
+
+
+def _print_run(run: ImportedRun, *, dry: bool) -> None:
+    if run.outcome == "failed":
+        print_to_stderr(f"failed: {run.place}: {run.left_out[0]}")
+        return
+    if run.outcome != "present":
+        name = "would be a run" if run.id is None else f"is run {run.id}"
+        again = ", which replaces an earlier import" if run.outcome == "completed" else ""
+        print_text(f"{run.place} {name}{again}: {count_text(run.num_points, 'point')}")
+    for sentence in run.left_out:
+        print_to_stderr(f"note: not imported from {run.place}: {sentence}")

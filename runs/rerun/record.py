@@ -86,6 +86,10 @@ class Record:
         Raises:
             LaunchError: If the record names none, or one outside the base folder.
         """
+        if imported := mapping_of(self.run.document.get("imported")):
+            raise LaunchError(
+                f"run {self.id} was imported from {imported.get('kind')}, without its code; start it where it was made"
+            )
         if not self.mainfile_text:
             raise LaunchError(
                 f"run {self.id} names no main file, so it was started in a notebook or an interpreter; start it there "

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
-__all__ = ["NEWEST_FIRST", "Store"]
+__all__ = ["NEWEST_FIRST", "Store", "check_tags"]
 
 NEWEST_FIRST = "-start_time"
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
@@ -371,9 +371,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             StoreError: If the store cannot be written.
         """
         add, remove = list(add), set(remove)
-        for tag in add:
-            if not re.fullmatch(r"[\w-]+", tag):
-                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
+        check_tags(add)
         return self._note(run, lambda now: {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}})
 
     def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
@@ -500,3 +498,17 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""
         if self.on_progress is not None:
             self.on_progress(task, done, total)
+
+
+def check_tags(tags: Iterable[str]) -> None:
+    """Check new tags.
+
+    Args:
+        tags: The tags.
+
+    Raises:
+        FilterError: If one has other characters than letters, digits, `-` and `_`.
+    """
+    for tag in tags:
+        if not re.fullmatch(r"[\w-]+", tag):
+            raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")

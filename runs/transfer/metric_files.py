@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_MET
 from runs.query.times import without_zone
 from runs.stores.run import Run
 
-__all__ = ["write_metrics"]
+__all__ = ["write_metrics", "write_series"]
 
 
 def write_metrics(run: Run, folder: Path) -> None:
-    """Write all metrics of a run, in Sacred's form as well if there are at most `MAX_SACRED_POINTS`.
+    """Write all metrics of a run; see `write_series`.
 
     Args:
         run: A run of any store.
@@ -31,17 +32,41 @@ def write_metrics(run: Run, folder: Path) -> None:
         StoreError: If a metric cannot be read.
         OSError: If the folder cannot be written.
     """
-    names = run.metrics
-    if not names:
-        return
+    names, stored = run.metrics, run.summary
+
+    def each() -> Iterator[tuple[str, Series]]:
+        for number, name in enumerate(names):
+            run.store.tell(f"metrics of run {run.id}", number, len(names))
+            yield name, run.metric(name)
+        run.store.tell(f"metrics of run {run.id}", len(names), len(names))
+
+    if names:
+        write_series(folder, each(), without_zone(run.start_time) or datetime(1970, 1, 1), stored)
+
+
+def write_series(
+    folder: Path,
+    each_series: Iterable[tuple[str, Series]],
+    start: datetime,
+    stored: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write metrics into the folder of a run, in Sacred's form as well if there are at most `MAX_SACRED_POINTS`.
+
+    Args:
+        folder: The folder.
+        each_series: Each metric's name with its points.
+        start: When the run started, in UTC without a time zone.
+        stored: Summaries that are known, by metric; others are computed.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
     rows: list[dict[str, Any]] = []
     sacred: dict[str, dict[str, list[Any]]] = {}
     summary: dict[str, Mapping[str, Any]] = {}
-    total, stored = 0, run.summary
+    total = 0
     with (folder / POINTS).open("wb") as points, (folder / SUMS).open("wb") as sums:
-        for number, name in enumerate(names):
-            run.store.tell(f"metrics of run {run.id}", number, len(names))
-            series = run.metric(name)
+        for number, (name, series) in enumerate(each_series):
             rows.append(_name_row(number, name, series))
             data = _as_points(series, number).tobytes()
             points.write(data)
@@ -49,8 +74,7 @@ def write_metrics(run: Run, folder: Path) -> None:
             total += len(series)
             summary |= _summary_of(name, series, stored)
             if total <= MAX_SACRED_POINTS:
-                sacred[name] = _as_sacred(series, without_zone(run.start_time) or datetime(1970, 1, 1))
-    run.store.tell(f"metrics of run {run.id}", len(names), len(names))
+                sacred[name] = _as_sacred(series, start)
     (folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     if 0 < total <= MAX_SACRED_POINTS:

@@ -47,6 +47,7 @@ FLOORS = [
     "runs.stores.folders",
     "runs.stores.mongo",
     "runs.stores.opening",
+    "runs.transfer.trackers",
     "runs.comparison runs.notebooks runs.transfer",
     "runs.rerun",
     "runs.work",

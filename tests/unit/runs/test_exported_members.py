@@ -34,6 +34,8 @@ def test_exported_members():
         "Exported",
         "Fetched",
         "FilterError",
+        "ForeignError",
+        "ImportedRun",
         "LaunchError",
         "Medium",
         "MissingExtraError",
@@ -61,6 +63,7 @@ def test_exported_members():
         "export_runs",
         "fetch",
         "fork",
+        "import_foreign",
         "import_runs",
         "incense",
         "open_store",
@@ -119,7 +122,7 @@ print([heavy for heavy in ("torch", "sacred", "pandas", "rich", "incense", "matp
 
 def sections(doc):
     """Return the sections of a docstring by their names; the text ahead of them as ``""``."""
-    parts = re.split(r"^(Args|Attributes|Returns|Raises|Example):\n", doc, flags=re.MULTILINE)
+    parts = re.split(r"^(Args|Attributes|Returns|Yields|Raises|Example):\n", doc, flags=re.MULTILINE)
     return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
 
 
@@ -151,7 +154,7 @@ def test_function_says_what_it_takes_returns_and_raises(name):
     assert parts[""].splitlines()[0].endswith(".")
     named = re.findall(r"^    (\w[\w, ]*):", parts["Args"], re.MULTILINE)
     assert [part for names in named for part in names.split(", ")] == list(inspect.signature(function).parameters)
-    assert parts["Returns"].strip()
+    assert parts["Yields" if inspect.isgeneratorfunction(function) else "Returns"].strip()
     raised = re.findall(r"^    (\w+): ", parts["Raises"], re.MULTILINE)
     assert raised
     assert set(raised) <= set(ERRORS)
@@ -191,6 +194,8 @@ def test_example_runs(name, tmp_path, monkeypatch, write_store):
         given = {"run": store.get("latest")}
         if name == "import_runs":
             runs.export_runs([given["run"]], "completed.zip")
+        if name == "import_foreign":
+            (tmp_path / "metrics.csv").write_text("step,loss\n0,1.5\n")
         exec(example_of(name), {**{member: getattr(runs, member) for member in runs.__all__}, **given})
 
 

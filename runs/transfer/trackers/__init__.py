@@ -1,0 +1,66 @@
+"""Readers of other trackers' files; see `runs.transfer.trackers.foreign_run`.
+
+A package of your own adds a reader by an entry point of the group `sacristan.readers` that names its module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import cast
+
+from runs.errors import ForeignError
+from runs.query.texts import suggestion
+from runs.transfer.trackers.foreign_run import Reader
+
+__all__ = ["READERS", "reader_for", "readers"]
+
+# The module of each kind. Kinds whose files lie among those of others come last.
+READERS = {
+    "mlflow": "mlflow_stores",
+    "wandb": "wandb_files",
+    "tensorboard": "event_files",
+    "csv": "csv_files",
+}
+
+
+def readers() -> dict[str, Reader]:
+    """Return all readers by kind: the lab's, and those of entry points."""
+    found = {kind: _load(f"{__name__}.{module}") for kind, module in READERS.items()}
+    for point in entry_points(group="sacristan.readers"):
+        found[point.name] = cast(Reader, point.load())
+    return found
+
+
+def reader_for(path: Path, kind: str | None = None) -> Reader:
+    """Return the reader of a kind, or the one that recognizes a file or folder.
+
+    Args:
+        path: The file or folder.
+        kind: A kind; None to look at the path.
+
+    Raises:
+        ForeignError: If there is no such kind, nothing is there, or no reader recognizes it.
+    """
+    known = readers()
+    if kind is not None:
+        if kind not in known:
+            kinds = ", ".join(known)
+            raise ForeignError(
+                f"got the kind {kind!r}, expected one of {kinds}; {suggestion(kind, known, 'or leave --from out')}"
+            )
+        return known[kind]
+    if not path.exists():
+        raise ForeignError(f"{path}: there is no such file or folder")
+    for reader in known.values():
+        if reader.recognizes(path):
+            return reader
+    raise ForeignError(
+        f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(known)}. "
+        "Name the folder that holds them, or choose a kind with --from"
+    )
+
+
+def _load(module: str) -> Reader:
+    return cast(Reader, importlib.import_module(module))

@@ -1,0 +1,160 @@
+"""A past run of another tracker, as the reader of that tracker returns it.
+
+A reader is a module with three names:
+
+    KIND                    its name for `runs import --from`
+    recognizes(path)        tells by a quick look whether a file or folder is the tracker's
+    find(path)              yields a `Found` for each run in it, oldest first
+
+Readers never write to the source, and never execute anything of it. A run that cannot be read raises `ForeignError`
+when it is read, so that it hides no others; a part that cannot be read is left out, with a sentence in `left_out`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from observers.record.media_files import MediaEntry
+from runs.errors import ForeignError
+
+__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Reader", "as_steps", "parse_value"]
+
+# The status of a run whose tracker does not record how it ended.
+UNKNOWN = "UNKNOWN"
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """The points of one metric, in the order of logging.
+
+    Attributes:
+        name: The metric's name.
+        steps: (n,) int64, or float64 if any step is not an integer.
+        values: (n,) float64; NaN and infinities as logged.
+        times: (n,) float64, seconds since 1970; NaN where the tracker has none.
+    """
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+    times: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclasses.dataclass
+class ForeignRun:
+    """A past run of another tracker.
+
+    Attributes:
+        experiment: Name of the experiment or project.
+        title: Name of the run; empty if it has none.
+        status: COMPLETED, FAILED, INTERRUPTED, DEAD or `UNKNOWN`.
+        started, stopped: Seconds since 1970; None if the tracker has no such time.
+        config: The hyperparameters, nested by dotted or other names as in the tracker.
+        info: Everything else that is worth keeping, as JSON holds it.
+        result: The result as one number; None for none.
+        tags: Tags.
+        note: A note.
+        host: Entries about the machine, such as `hostname`, `os` and `python_version`.
+        command: The command line; empty if it is unknown.
+        output: The captured output, in UTF-8.
+        curves: The metrics.
+        media: Images, histograms, texts and so on.
+        artifacts: Paths of further files by their name in the run.
+        left_out: A sentence for each part that could not be read.
+    """
+
+    experiment: str
+    title: str = ""
+    status: str = UNKNOWN
+    started: float | None = None
+    stopped: float | None = None
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    info: dict[str, Any] = dataclasses.field(default_factory=dict)
+    result: float | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
+    note: str = ""
+    host: dict[str, Any] = dataclasses.field(default_factory=dict)
+    command: Sequence[str] = ()
+    output: bytes = b""
+    curves: list[Curve] = dataclasses.field(default_factory=list)
+    media: list[MediaEntry] = dataclasses.field(default_factory=list)
+    artifacts: dict[str, Path] = dataclasses.field(default_factory=dict)
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def num_points(self) -> int:
+        """Number of points of all metrics."""
+        return sum(map(len, self.curves))
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A run that a reader has found, before it is read.
+
+    Attributes:
+        key: Identifies the run among all runs of its tracker, also after the source has grown.
+        place: The file or folder, and the run's name in it, for messages.
+        read: Reads the run; to be called before the next run is asked for.
+    """
+
+    key: str
+    place: str
+    read: Callable[[], ForeignRun]
+
+
+class Reader(Protocol):
+    """The module of a reader."""
+
+    KIND: str
+
+    def recognizes(self, path: Path) -> bool:
+        """Tell by a quick look whether a file or folder is the tracker's."""
+
+    def find(self, path: Path) -> Iterator[Found]:
+        """Yield each run in a file or folder, oldest first."""
+
+
+def as_steps(steps: Sequence[Any]) -> np.ndarray:
+    """Return steps as int64 if all are integers, else as float64.
+
+    Args:
+        steps: Numbers, (n,).
+
+    Raises:
+        ForeignError: If one is no number.
+    """
+    try:
+        floats = np.asarray(steps, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ForeignError(f"got a step that is no number ({error})") from error
+    if all(type(step) is int or float(step).is_integer() for step in steps):
+        try:
+            return np.asarray([int(step) for step in steps], np.int64)
+        except OverflowError:
+            pass
+    return floats
+
+
+def parse_value(text: str) -> Any:
+    """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text itself.
+
+    Args:
+        text: The text.
+    """
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.strip().lower() in words:
+        return words[text.strip().lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

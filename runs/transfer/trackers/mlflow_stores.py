@@ -1,0 +1,249 @@
+"""Runs of MLflow: a SQLite database, or a folder of files (`mlruns`).
+
+MLflow's own client upgrades a database when it opens it, so it is not used here. Runs that MLflow has marked as deleted
+are skipped. Parameters are texts in MLflow; those that spell a number or a boolean become one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import yaml
+
+from runs.errors import ForeignError
+from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, parse_value
+
+__all__ = ["KIND", "find", "recognizes"]
+
+KIND = "mlflow"
+_MAGIC = b"SQLite format 3\0"
+_TABLES = {"runs", "experiments", "metrics", "params", "tags"}
+# MLflow stores infinities as the greatest floats.
+_MOST = np.finfo(np.float64).max
+_STATUSES = {
+    "FINISHED": "COMPLETED",
+    "FAILED": "FAILED",
+    "KILLED": "INTERRUPTED",
+    "RUNNING": "DEAD",
+    "SCHEDULED": "DEAD",
+}
+# The numbers that files have instead of names.
+_NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+# By metric: (step, value, milliseconds since 1970).
+_Points = dict[str, list[tuple[Any, float, int]]]
+
+
+def recognizes(path: Path) -> bool:
+    """Tell whether this is a database of MLflow, or a folder of its files."""
+    if path.is_dir():
+        return next(_run_folders(path), None) is not None
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        if stream.read(16) != _MAGIC:
+            return False
+    try:
+        with _database(path) as database:
+            return _tables(database) >= _TABLES
+    except ForeignError:
+        return False
+
+
+def find(path: Path) -> Iterator[Found]:
+    """Yield each run that is not deleted."""
+    if path.is_dir():
+        for folder in _run_folders(path):
+            yield Found(folder.name, str(folder), lambda folder=folder: _read_folder(folder))  # type: ignore[misc]
+        return
+    with _database(path) as database:
+        missing = _TABLES - _tables(database)
+        if missing:
+            raise ForeignError(f"{path} has no table {', '.join(sorted(missing))}; expected a database of MLflow")
+        keys = database.execute(
+            "SELECT run_uuid FROM runs WHERE lifecycle_stage IS NOT 'deleted' ORDER BY start_time, run_uuid"
+        ).fetchall()
+        for (key,) in keys:
+            yield Found(key, f"{path}, run {key}", lambda key=key: _read_row(path, database, key))  # type: ignore[misc]
+
+
+def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
+    """Return a run from what both forms hold."""
+    status = _NUMBERS.get(status, status) if isinstance(status, int) else status
+    run = ForeignRun(experiment=experiment, title=tags.pop("mlflow.runName", ""))
+    run.status = _STATUSES.get(str(status), UNKNOWN)
+    run.config = {name: parse_value(text) for name, text in params.items()}
+    run.note = tags.pop("mlflow.note.content", "")
+    run.command = [tags["mlflow.source.name"]] if "mlflow.source.name" in tags else []
+    run.host = {"user": tags["mlflow.user"]} if "mlflow.user" in tags else {}
+    run.info = {"mlflow": {"status": str(status), "tags": tags}}
+    for name, triples in points.items():
+        steps, values, times = zip(*triples, strict=True)
+        run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times) / 1000))
+    return run
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) and milliseconds > 0 else None
+
+
+# ---------------------------------------------------------------------- a database
+
+
+@contextlib.contextmanager
+def _database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database without writing to it: one that its last writer has left unfinished is copied first."""
+    with contextlib.ExitStack() as stack:
+        try:
+            with path.open("rb") as stream:
+                has_wal = stream.read(20)[18:] == b"\2\2"
+            beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+            if has_wal or any(each.exists() for each in beside):
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlflow-")))
+                for each in (path, *beside):
+                    if each.exists():
+                        shutil.copyfile(each, folder / each.name)
+                database = sqlite3.connect(folder / path.name)
+            else:
+                database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+            stack.callback(database.close)
+            yield database
+        except (sqlite3.Error, OSError) as error:
+            raise ForeignError(f"{path}: it cannot be read ({error})") from error
+
+
+def _tables(database: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
+    try:
+        database.row_factory = sqlite3.Row
+        row = database.execute(
+            "SELECT runs.*, experiments.name AS experiment FROM runs LEFT JOIN experiments USING (experiment_id) "
+            "WHERE run_uuid = ?",
+            (key,),
+        ).fetchone()
+        tags, params = (
+            {
+                each["key"]: each["value"]
+                for each in database.execute(f"SELECT * FROM {table} WHERE run_uuid = ?", (key,))
+            }
+            for table in ("tags", "params")
+        )
+        points: _Points = {}
+        for each in database.execute("SELECT * FROM metrics WHERE run_uuid = ? ORDER BY rowid", (key,)):
+            value = math.nan if each["is_nan"] else each["value"]
+            value = math.copysign(math.inf, value) if abs(value) == _MOST else value
+            points.setdefault(each["key"], []).append((each["step"], value, each["timestamp"]))
+    except sqlite3.Error as error:
+        raise ForeignError(f"its rows cannot be read ({error})") from error
+    run = _made(row["status"], row["experiment"] or "mlflow", tags, params, points)
+    run.title = run.title or row["name"] or ""
+    run.started, run.stopped = _seconds(row["start_time"]), _seconds(row["end_time"])
+    _take_artifacts(run, _artifact_folder(row["artifact_uri"], path.parent))
+    return run
+
+
+# ---------------------------------------------------------------------- a folder of files
+
+
+def _run_folders(path: Path) -> Iterator[Path]:
+    """Yield the folder of each run that is not deleted, whose `meta.yaml` names it, at most two levels down."""
+    for folder in (path, *sorted(path.glob("*")), *sorted(path.glob("*/*"))):
+        with contextlib.suppress(OSError):
+            meta = (folder / "meta.yaml").read_text(errors="replace")
+            if re.search(r"^run_(uu)?id:", meta, re.M) and not re.search(r"^lifecycle_stage: *deleted", meta, re.M):
+                yield folder
+
+
+def _read_folder(folder: Path) -> ForeignRun:
+    meta = _meta(folder / "meta.yaml")
+    experiment = folder.parent / "meta.yaml"
+    name = _meta(experiment).get("name") if experiment.is_file() else None
+    tags, params = ({each: _text(path) for each, path in _files(folder / kind)} for kind in ("tags", "params"))
+    left_out: list[str] = []
+    points = {each: _points(path, left_out) for each, path in _files(folder / "metrics")}
+    run = _made(meta.get("status"), str(name or "mlflow"), tags, params, {k: v for k, v in points.items() if v})
+    run.left_out += left_out
+    run.title = run.title or str(meta.get("run_name") or "")
+    run.started, run.stopped = _seconds(meta.get("start_time")), _seconds(meta.get("end_time"))
+    own = folder / "artifacts"
+    _take_artifacts(run, own if own.is_dir() else _artifact_folder(meta.get("artifact_uri"), folder.parent.parent))
+    return run
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ForeignError(f"{path.name}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ForeignError(f"{path.name}: got {type(content).__name__}, expected entries of a run")
+    return content
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a folder by their names, which may have slashes."""
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(where, name)
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix(), path
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise ForeignError(f"{path.parent.name}/{path.name}: {error}") from error
+
+
+def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
+    """Read a metric: lines of milliseconds, value and step; old versions have no step."""
+    points = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        try:
+            time_ms, value, *rest = line.split()
+            points.append((int(rest[0]) if rest else 0, float(value), int(time_ms)))
+        except ValueError:
+            left_out.append(f"metric {path.name!r}: line {number} is no point")
+    return points
+
+
+# ---------------------------------------------------------------------- artifacts
+
+
+def _artifact_folder(address: Any, base: Path) -> Path | str:
+    """Return the folder of a run's artifacts, also after the store was moved; or a sentence."""
+    parts = urlsplit(str(address or ""))
+    if not address:
+        return ""
+    if parts.scheme in ("", "file"):
+        folder = Path(unquote(parts.path))
+        moved = base.joinpath(*folder.parts[-4:])
+        candidates: Iterable[Path] = (folder, moved, base.joinpath(*folder.parts[-3:]))
+    elif parts.scheme == "mlflow-artifacts":
+        candidates = (base / "mlartifacts" / unquote(parts.path).lstrip("/"),)
+    else:
+        return f"artifacts are at {address}, and stay there"
+    found = next((each for each in candidates if each.is_dir()), None)
+    return found if found is not None else ""
+
+
+def _take_artifacts(run: ForeignRun, folder: Path | str) -> None:
+    if isinstance(folder, Path):
+        run.artifacts = dict(_files(folder))
+    elif folder:
+        run.left_out.append(folder)

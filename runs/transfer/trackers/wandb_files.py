@@ -1,0 +1,345 @@
+"""Runs of W&B that lie on this machine: folders `run-*` and `offline-run-*` with a `.wandb` file.
+
+The file is a log of LevelDB's form with a header of 7 bytes; its records are protocol buffers, whose definitions come
+from the extra `wandb`. Folders of one run, as resuming makes them, are read as one. A run without an exit record is
+DEAD.
+
+Source: https://github.com/google/leveldb/blob/main/doc/log_format.md, with CRC-32 instead of CRC-32C
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from observers.media.kinds import binned
+from observers.media.pixels import png_size
+from observers.media.table import Table
+from observers.record.media_files import Content, MediaEntry
+from observers.record.safe_paths import relative_path
+from runs.errors import ForeignError, MissingExtraError
+from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
+
+__all__ = ["KIND", "find", "recognizes"]
+
+KIND = "wandb"
+_FOLDER = re.compile(r"(offline-)?run-(?P<time>\d{8}_\d{6})-(?P<id>.+)")
+_HEADER = b":W&B"
+_HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+# Media that are taken as they are: the kind here, and the MIME type.
+_FILES = {
+    "audio-file": {".wav": ("audio", "audio/wav")},
+    "html-file": {".html": ("html", "text/html; charset=utf-8")},
+    "image-file": {".png": ("image", "image/png")},
+    "video-file": {".mp4": ("video", "video/mp4"), ".webm": ("video", "video/webm")},
+}
+
+
+def recognizes(path: Path) -> bool:
+    """Tell whether there are folders of W&B."""
+    return next(_files(path), None) is not None
+
+
+def find(path: Path) -> Iterator[Found]:
+    """Yield each run, with all folders that have its id."""
+    runs: dict[str, list[Path]] = {}
+    for file in sorted(_files(path), key=lambda file: file.parent.name.rpartition("run-")[2]):
+        runs.setdefault(file.stem.removeprefix("run-"), []).append(file)
+    for key, files in runs.items():
+        yield Found(key, ", ".join(str(file.parent) for file in files), lambda files=files: _Reading().read(files))  # type: ignore[misc]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        if path.suffix == ".wandb":
+            yield path
+        return
+    for where, folders, names in os.walk(path):  # does not follow `latest-run`, a link
+        folders.sort()
+        yield from (Path(where, name) for name in names if name.endswith(".wandb"))
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the whole records of a file.
+
+    Raises:
+        EOFError: After the last whole record, if something follows it; the argument is the number of bytes left.
+    """
+    at = _HEADER_BYTES
+    parts: list[bytes] = []
+    while at < len(data):
+        room = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if room < _HEAD.size:  # padding
+            at += room
+            continue
+        if at + _HEAD.size > len(data):
+            break
+        checksum, length, kind = _HEAD.unpack_from(data, at)
+        piece = data[at + _HEAD.size : at + _HEAD.size + length]
+        if (
+            len(piece) < length
+            or not _FULL <= kind <= _LAST
+            or zlib.crc32(piece, zlib.crc32(bytes([kind]))) != checksum
+        ):
+            break
+        at += _HEAD.size + length
+        parts = [piece] if kind in (_FULL, _FIRST) else [*parts, piece]
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts)
+            parts = []
+    else:
+        if not parts:
+            return
+    raise EOFError(len(data) - at + sum(map(len, parts)))
+
+
+class _Reading:
+    """Reads the folders of one run, one after the other."""
+
+    def __init__(self) -> None:
+        try:
+            from wandb.proto import wandb_internal_pb2
+        except ImportError as error:
+            raise MissingExtraError(
+                "runs of W&B need the package 'wandb', which is not installed; "
+                "install it with: pip install 'sacristan[wandb]'"
+            ) from error
+        self._message: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]
+        self._run = ForeignRun(experiment="wandb", status="DEAD")
+        self._points: dict[str, list[tuple[Any, float, float]]] = {}
+        self._step_metrics: list[tuple[str, str]] = []  # a pattern of names, and the metric that is their step
+        self._summary: dict[str, Any] = {}
+        self._num_texts: dict[str, int] = {}
+        self._num_stats = 0
+        self._output: list[str] = []
+        self._files = Path()
+        self._used: set[str] = set()  # files that became media
+
+    def read(self, files: list[Path]) -> ForeignRun:
+        """Return the run.
+
+        Args:
+            files: Its `.wandb` files, oldest first.
+
+        Raises:
+            ForeignError: If none holds a whole record.
+        """
+        run, count = self._run, 0
+        for file in files:
+            self._files = file.parent / "files"
+            run.status = "DEAD"  # until this file says how it ended
+            count += self._read_file(file)
+            self._take_files(file)
+        if not count:
+            raise ForeignError("its .wandb file holds no whole record")
+        for name, triples in self._points.items():
+            steps, values, times = zip(*triples, strict=True)
+            run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times)))
+        run.left_out += [f"{count} values of {name!r} are no numbers" for name, count in self._num_texts.items()]
+        run.output = "".join(self._output).encode() or self._output_log()
+        if summary := {name: value for name, value in self._summary.items() if name not in self._points}:
+            run.info["summary"] = summary
+        return run
+
+    def _read_file(self, file: Path) -> int:
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise ForeignError(f"{file.name}: {error.strerror}") from error
+        if data[:4] != _HEADER:
+            raise ForeignError(f"{file.name} begins with {data[:4]!r}, expected {_HEADER!r}")
+        count = 0
+        try:
+            for record in _records(data):
+                self._take(self._message.FromString(record))
+                count += 1
+        except EOFError as error:
+            self._run.left_out.append(f"{file.name}: its last {error.args[0]} bytes are no whole record")
+        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+            raise ForeignError(f"{file.name}: record {count + 1} makes no sense ({error})") from error
+        except Exception as error:  # protobuf's DecodeError
+            raise ForeignError(f"{file.name}: record {count + 1} is no record of W&B ({error})") from error
+        return count
+
+    def _take(self, record: Any) -> None:
+        kind = record.WhichOneof("record_type")
+        take = getattr(self, f"_take_{kind}", None)
+        if take is not None:
+            take(getattr(record, kind))
+
+    def _take_run(self, record: Any) -> None:
+        run = self._run
+        run.experiment, run.title = record.project or run.experiment, record.display_name or record.run_id
+        run.note, run.tags = record.notes, list(record.tags)
+        run.host["hostname"] = record.host
+        started = _seconds(record.start_time)
+        run.started = started if run.started is None else min(run.started, started)
+        run.info["wandb"] = {
+            name: text
+            for name, text in (
+                ("id", record.run_id), ("entity", record.entity), ("group", record.run_group),
+                ("job_type", record.job_type), ("sweep", record.sweep_id),
+            )
+            if text
+        }  # fmt: skip
+        self._take_config(record.config)
+
+    def _take_config(self, record: Any) -> None:
+        config = _nested(record.update, self._run.config)
+        for item in record.remove:
+            config.pop(item.key, None)
+        config.pop("_wandb", None)
+
+    def _take_environment(self, record: Any) -> None:
+        run = self._run
+        run.host |= {name: text for name, text in (("os", record.os), ("python_version", record.python)) if text}
+        if record.program:
+            run.command = [record.program, *record.args]
+        if record.HasField("git") and record.git.commit:
+            run.info["git"] = {"commit": record.git.commit, "remote": record.git.remote_url}
+
+    def _take_metric(self, record: Any) -> None:
+        if record.step_metric:
+            self._step_metrics.append((record.glob_name or _literal(record.name), record.step_metric))
+
+    def _take_history(self, record: Any) -> None:
+        row = _nested(record.item, {})
+        own_step = int(row.pop("_step", record.step.num))
+        at = float(row.pop("_timestamp", np.nan))
+        row.pop("_runtime", None)
+        self._end_at(at)
+        values = dict(_flat(row))
+        for name, value in values.items():
+            if isinstance(value, dict):
+                self._take_medium(name, value, own_step, at)
+            elif isinstance(value, int | float):
+                step = self._step_of(name, values, own_step)
+                self._points.setdefault(name, []).append((step, float(value), at))
+            elif value is not None:
+                self._num_texts[name] = self._num_texts.get(name, 0) + 1
+
+    def _step_of(self, name: str, values: dict[str, Any], own_step: int) -> Any:
+        for pattern, metric in self._step_metrics:
+            if name != metric and fnmatch.fnmatchcase(name, pattern) and isinstance(values.get(metric), int | float):
+                return values[metric]
+        return own_step
+
+    def _take_summary(self, record: Any) -> None:
+        _nested(record.update, self._summary)
+        for name in [name for name in self._summary if name.startswith("_")]:
+            del self._summary[name]
+
+    def _take_stats(self, record: Any) -> None:
+        at = _seconds(record.timestamp)
+        for item in record.item:
+            value = json.loads(item.value_json)
+            if isinstance(value, int | float):
+                self._points.setdefault(f"system/{item.key}", []).append((self._num_stats, float(value), at))
+        self._num_stats += 1
+        self._end_at(at)
+
+    def _take_output_raw(self, record: Any) -> None:
+        self._output.append(record.line)
+
+    def _take_exit(self, record: Any) -> None:
+        self._run.status = "FAILED" if record.exit_code else "COMPLETED"
+        self._run.info["exit_code"] = record.exit_code
+
+    def _end_at(self, at: float) -> None:
+        if at == at:
+            self._run.stopped = at if self._run.stopped is None else max(self._run.stopped, at)
+
+    # ------------------------------------------------------------------ files
+
+    def _take_medium(self, name: str, value: dict[str, Any], step: int, at: float) -> None:
+        kind = str(value.get("_type"))
+        try:
+            if kind == "histogram":
+                edges, counts = np.array(value["bins"], float), np.array(value["values"], float)
+                content, kind = _json(binned(counts, edges)), "histogram"
+            elif kind == "table-file":
+                content, kind = _table(json.loads(self._file(value).read_bytes())), "table"
+                self._used.add(value["path"])
+            else:
+                path = self._file(value)
+                kind, content_type = _FILES[kind][path.suffix]
+                data = path.read_bytes()
+                content = Content(data, path.suffix, content_type, _size_of(data, kind))
+                self._used.add(value["path"])
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            self._run.left_out.append(f"{name!r} of step {step}: a {kind}, kept as a file if there is one ({error})")
+        else:
+            self._run.media.append(MediaEntry(name, kind, step, at, content))
+
+    def _file(self, value: dict[str, Any]) -> Path:
+        path = relative_path(str(value["path"]))
+        if path is None or (self._files / path).is_symlink():
+            raise ValueError(f"{value['path']!r} is no path in the run's folder")
+        return self._files / path
+
+    def _take_files(self, file: Path) -> None:
+        for where, folders, names in os.walk(self._files):
+            folders.sort()
+            for path in (Path(where, name) for name in sorted(names)):
+                name = path.relative_to(self._files).as_posix()
+                if name not in self._used and not path.is_symlink() and path.is_file():
+                    self._run.artifacts[name] = path
+
+    def _output_log(self) -> bytes:
+        path = self._run.artifacts.get("output.log")
+        return path.read_bytes() if path is not None else b""
+
+
+def _seconds(stamp: Any) -> float:
+    return stamp.seconds + stamp.nanos / 1e9
+
+
+def _literal(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _nested(items: Iterable[Any], into: dict[str, Any]) -> dict[str, Any]:
+    """Set entries in nested dicts, by their keys; return the outer one."""
+    for item in items:
+        *outer, last = list(item.nested_key) or [item.key]
+        inner = into
+        for key in outer:
+            inner = inner[key] if isinstance(inner.get(key), dict) else inner.setdefault(key, {})
+        inner[last] = json.loads(item.value_json)
+    return into
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in row.items():
+        if isinstance(value, dict) and "_type" not in value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _json(document: Any) -> Content:
+    return Content(json.dumps(document).encode(), ".json", "application/json", {})
+
+
+def _table(table: dict[str, Any]) -> Content:
+    """Convert a table; cells that are no numbers and no texts become JSON."""
+    plain = (str, int, float, type(None))
+    rows = [[cell if isinstance(cell, plain) else json.dumps(cell) for cell in row] for row in table["data"]]
+    return Table(table["columns"], rows).encode()
+
+
+def _size_of(data: bytes, kind: str) -> dict[str, Any]:
+    if kind != "image":
+        return {}
+    width, height = png_size(data)
+    return {"width": width, "height": height}

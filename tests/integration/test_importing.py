@@ -1,0 +1,426 @@
+"""Runs of other trackers: every point, time and status arrives; importing again adds nothing; the source stays."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runs.__main__ import main
+from runs.errors import ForeignError, LaunchError
+from runs.rerun.record import Record
+from runs.stores.opening import open_store
+from runs.transfer.copying import copy
+from runs.transfer.foreign import import_foreign
+from runs.transfer.trackers import wandb_files
+
+SAMPLES = Path(__file__).parents[1] / "data" / "trackers"
+LOSSES = [1 / (step + 1) for step in range(40)]
+MOST = "1.7976931348623157e+308"
+STATUSES = {"FINISHED": "COMPLETED", "FAILED": "FAILED", "RUNNING": "DEAD"}
+
+
+@pytest.fixture
+def sample(tmp_path):
+    """Return a function that unpacks a sample."""
+
+    def unpack(name, part):
+        with zipfile.ZipFile(SAMPLES / f"{name}.zip") as archive:
+            archive.extractall(tmp_path / "from")
+        return tmp_path / "from" / part
+
+    return unpack
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store", create=True) as store:
+        yield store
+
+
+def take(path, store, **options):
+    return list(import_foreign(path, store, **options))
+
+
+def points_of(run):
+    """Return steps and values by metric, as texts that tell NaN and infinities apart."""
+    series = {name: run.metric(name) for name in run.metrics}
+    return {name: (each.steps.tolist(), [*map(repr, each.values.tolist())]) for name, each in series.items()}
+
+
+def digest_of(path):
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path, *sorted(path.parent.glob(f"{path.name}*"))]:
+        digest.update(f"{file} {file.stat().st_mtime_ns}".encode())
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize(("part", "kind"), [("mlflow.db", "database"), ("files", "files")])
+def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, sample, store):
+    path = sample("mlflow", part)
+    before = digest_of(path)
+    outcomes = take(path, store, tags=["from-mlflow"])
+    expected = json.loads((SAMPLES / "expected.json").read_text())[kind]
+    assert [(run.outcome, run.left_out) for run in outcomes] == [("new", ())] * len(expected)
+    found = {run.document["imported"]["key"]: run for run in store}
+    assert found.keys() == expected.keys()
+    for key, theirs in expected.items():
+        run = found[key]
+        assert (run.status, run["meta.comment"], run.name) == (STATUSES[theirs["status"]], theirs["name"], "digits")
+        assert run.start_time.timestamp() == theirs["start"] / 1000
+        if theirs["end"]:
+            assert run.stop_time.timestamp() == theirs["end"] / 1000
+        assert points_of(run) == {
+            # The client returns the greatest float for an infinity of a database.
+            name: ([step for _, step, _ in points], [value.replace(MOST, "inf") for _, _, value in points])
+            for name, points in theirs["metrics"].items()
+        }
+        for name, points in theirs["metrics"].items():
+            times = run.metric(name).times + run.start_time.timestamp()
+            assert times == pytest.approx([time_ms / 1000 for time_ms, _, _ in points], abs=0.011)
+        assert run.tags == ["from-mlflow"]
+    [parent] = [run for run in store if run["meta.comment"] == "parent"]
+    assert dict(parent.config) == {"lr": 0.1, "optimizer": "adam", "nesterov": False, "decay": None}
+    assert parent.note == "a note"
+    assert parent.artifacts["files/notes/a.txt"].read() == b"hello"
+    assert json.loads(parent.artifacts["files/config.json"].read()) == {"a": 1}
+    assert digest_of(path) == before
+    assert {run.outcome for run in take(path, store)} == {"present"}
+    assert len(store) == len(expected)
+
+
+def test_database_of_mlflow_that_a_killed_writer_left_unfinished_is_read_and_not_repaired(sample, store, tmp_path):
+    path = sample("mlflow", "mlflow.db")
+    script = (
+        "import os, sqlite3, sys\n"
+        "d = sqlite3.connect(sys.argv[1])\n"
+        "d.execute('PRAGMA journal_mode=WAL'); d.execute('PRAGMA wal_autocheckpoint=0')\n"
+        "d.execute(\"UPDATE experiments SET name = 'renamed' WHERE name = 'digits'\"); d.commit()\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, path], check=False).returncode == -signal.SIGKILL
+    before = digest_of(path)
+    take(path, store)
+    assert {run.name for run in store} == {"renamed"}
+    assert digest_of(path) == before
+
+
+def test_runs_of_wandb_have_every_logged_value(sample, store):
+    pytest.importorskip("wandb")
+    path = sample("wandb", "wandb")
+    before = digest_of(path)
+    outcomes = take(path, store)
+    assert [run.outcome for run in outcomes] == ["new", "new", "failed"]
+    # The process was killed before anything but the header was written.
+    assert outcomes[2].left_out == ("its .wandb file holds no whole record",)
+    completed, failed = sorted(store, key=lambda run: run.status)
+    assert (completed.status, failed.status) == ("COMPLETED", "FAILED")
+    assert completed.config == {"lr": 0.1, "net": {"width": 3}}
+    assert (completed.note, sorted(completed.tags), completed.name) == ("a note", ["baseline", "first-try"], "digits")
+    points = {name: points for name, points in points_of(completed).items() if not name.startswith("system/")}
+    assert points == {
+        "train/loss": ([*range(40), 46], [*map(repr, LOSSES), "0.0"]),
+        "val.accuracy": ([*range(40)], [repr(step / 40) for step in range(40)]),
+        "odd": ([40, 41], ["nan", "inf"]),
+        "epoch": ([42, 43, 44], ["0.0", "1.0", "2.0"]),
+        "epoch/loss": ([0, 1, 2], ["0.0", "2.0", "4.0"]),
+    }
+    assert b"hello from the run" in completed.read_output()[0]
+    assert completed["info.summary.best"] == 0.9
+    media = {entry["name"]: entry for entry, _ in completed.media_entries()}
+    assert {name: entry["kind"] for name, entry in media.items()} == {
+        "image": "image", "counts": "histogram", "table": "table",
+    }  # fmt: skip
+    assert (media["image"]["meta"]["width"], media["image"]["step"]) == (6, 45)
+    assert any("'word'" in sentence for sentence in outcomes[0].left_out)
+    assert digest_of(path) == before
+
+
+def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed_later(sample, store, tmp_path):
+    pytest.importorskip("wandb")
+    [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
+    data = source.read_bytes()
+    large = data[:7] + b"".join(_framed(data))  # over several blocks
+    whole = list(wandb_files._records(large))
+    for size in [8, 13, 14, 32768, 32769, len(large) - 1, *np.linspace(20, len(large) - 2, 14).astype(int)]:
+        found = []
+        with pytest.raises(EOFError):
+            found.extend(_each_into(found, wandb_files._records(large[:size])))
+        assert found == whole[: len(found)]
+    source.write_bytes(data[: len(data) // 2])
+    [cut] = take(source, store)
+    assert cut.outcome == "new"
+    assert any("no whole record" in sentence for sentence in cut.left_out)
+    store.tag(store.get(cut.id), ["mine"])
+    assert store.get(cut.id).status == "DEAD"
+    source.write_bytes(data)
+    [done] = take(source, store)
+    assert done.outcome == "completed"
+    [run] = store
+    assert (run.status, "mine" in run.tags, len(run.metric("train/loss"))) == ("COMPLETED", True, 41)
+
+
+def _each_into(found, records):
+    for record in records:
+        found.append(record)
+    return ()
+
+
+def _framed(data):
+    """Yield the records of a file as they lie in blocks, three times over."""
+    at = 7
+    for record in list(wandb_files._records(data)) * 3:
+        first = True
+        while True:
+            room = 32768 - at % 32768
+            if room < 7:
+                yield bytes(room)
+                at += room
+                continue
+            piece, record = record[: room - 7], record[room - 7 :]
+            kind = (1 if first else 4) if not record else (2 if first else 3)
+            yield wandb_files._HEAD.pack(zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
+            at += 7 + len(piece)
+            first = False
+            if not record:
+                break
+
+
+def test_event_files_are_read_whole_with_media_and_hyperparameters(tmp_path, store):
+    import torch
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "tb" / "first")) as writer:
+        for step in range(15_000):  # TensorBoard would keep 10,000
+            writer.add_scalar("train/loss", step / 7, step)
+        writer.add_scalar("odd", float("nan"), 1)
+        writer.add_scalar("odd", float("-inf"), 2)
+        writer.add_scalar("new", 0.5, 3, new_style=True)
+        writer.add_scalars("both", {"a": 1.0}, 4)
+        writer.add_image("image", np.zeros((3, 4, 6), np.uint8), 5)
+        writer.add_histogram("counts", np.arange(100.0), 6)
+        writer.add_text("words", "some *words*", 7)
+        writer.add_audio("sound", torch.zeros(1, 100), 8)
+        writer.add_pr_curve("pr", np.array([0, 1]), np.array([0.1, 0.9]), 0)
+        writer.add_hparams({"lr": 0.1, "net": "mlp", "flag": True}, {"hp/accuracy": 0.5})
+    [run] = take(tmp_path / "tb", store)
+    assert run.left_out == ("'pr': data of the plugin pr_curves",)
+    [run] = store
+    assert dict(run.config) == {"lr": 0.1, "net": "mlp", "flag": True}
+    assert (run.name, run["meta.comment"]) == ("tb", "first")
+    loss = run.metric("train/loss")
+    assert loss.steps.tolist() == [*range(15_000)]
+    assert np.array_equal(loss.values, np.array([step / 7 for step in range(15_000)], np.float32).astype(float))
+    rest = {name: points for name, points in points_of(run).items() if name != "train/loss"}
+    assert rest == {
+        "odd": ([1, 2], ["nan", "-inf"]),
+        "new": ([3], ["0.5"]),
+        "both_a/both": ([4], ["1.0"]),
+        "hp/accuracy": ([0], ["0.5"]),
+    }
+    kinds = {entry["name"]: (entry["kind"], entry["step"]) for entry, _ in run.media_entries()}
+    assert kinds == {
+        "image": ("image", 5), "counts": ("histogram", 6), "words": ("text", 7), "sound": ("audio", 8),
+    }  # fmt: skip
+    assert {each.outcome for each in take(tmp_path / "tb", store)} == {"present"}
+
+
+def test_event_file_cut_anywhere_keeps_whole_events_and_says_what_is_missing(tmp_path, store):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path / "tb")) as writer:
+        for step in range(60):
+            writer.add_scalar("loss", step, step)
+    [file] = (tmp_path / "tb").iterdir()
+    data = file.read_bytes()
+    counts = []
+    for size in [20, *np.linspace(150, len(data), 20).astype(int)]:
+        file.write_bytes(data[:size])
+        [run] = take(tmp_path / "tb", store)
+        if size == 20:
+            assert run.left_out == ("its event files hold no whole event",)
+            continue
+        [found] = store
+        counts.append(len(found.metric("loss")) if found.metrics else 0)
+        assert run.outcome == ("new" if len(counts) == 1 else "completed")
+        assert bool(run.left_out) == (_num_torn(data[:size]) > 0), size
+    assert counts == sorted(counts)
+    assert counts[-1] == 60
+
+
+def _num_torn(data):
+    at = 0
+    while at + 12 <= len(data) and at + 16 + int.from_bytes(data[at : at + 8], "little") <= len(data):
+        at += 16 + int.from_bytes(data[at : at + 8], "little")
+    return len(data) - at
+
+
+def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, store):
+    pytest.importorskip("lightning")
+    from lightning.pytorch.loggers import CSVLogger
+
+    logger = CSVLogger(tmp_path, "logs", flush_logs_every_n_steps=5)
+    logger.log_hyperparams({"lr": 0.1})
+    for step in range(20):
+        logger.log_metrics({"train_loss": step / 3}, step)
+        if step % 10 == 9:
+            logger.log_metrics({"val_loss": float("nan"), "epoch": step // 10}, step)
+    logger.finalize("success")
+    [outcome] = take(tmp_path / "logs", store)
+    assert (outcome.outcome, outcome.left_out) == ("new", ())
+    [run] = store
+    with (tmp_path / "logs" / "version_0" / "metrics.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    theirs = [(int(row["step"]), row["train_loss"]) for row in rows if row["train_loss"]]
+    assert points_of(run)["train_loss"] == ([step for step, _ in theirs], [repr(float(value)) for _, value in theirs])
+    assert points_of(run)["val_loss"] == ([9, 19], ["nan", "nan"])
+    assert run.config == {"lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected", "left_out"),
+    [
+        (
+            "a.csv",
+            "step,loss,note\n0,1.5,x\n10,,y\n20,inf,\n",
+            {"loss": ([0, 20], ["1.5", "inf"])},
+            "2 cells of 'note'",
+        ),
+        ("a.csv", "loss,iteration\n1,0.5\n2,1.5\n", {"loss": ([0.5, 1.5], ["1.0", "2.0"])}, None),
+        ("a.csv", "loss\n1\n2\n", {"loss": ([0, 1], ["1.0", "2.0"])}, None),
+        (
+            "a.csv",
+            "loss,acc\n1,2\n3\n4,5\n",
+            {"loss": ([0, 1], ["1.0", "4.0"]), "acc": ([0, 1], ["2.0", "5.0"])},
+            "line 3",
+        ),
+        ("a.csv", "step,loss\n0,1.5\n1,1.2", {"loss": ([0], ["1.5"])}, "line 3, the last one, has no end"),
+        ("a.tsv", "step\tloss\n0\t1\n", {"loss": ([0], ["1.0"])}, None),
+        ("a.jsonl", '{"step": 3, "a": {"b": 1}}\n{"st', {"a/b": ([3], ["1.0"])}, "line 2 is no JSON"),
+    ],
+)
+def test_table_of_metrics_is_read_cell_by_cell(name, text, expected, left_out, tmp_path, store):
+    (tmp_path / name).write_text(text)
+    [outcome] = take(tmp_path / name, store)
+    [run] = store
+    assert points_of(run) == expected
+    assert len(outcome.left_out) == (left_out is not None)
+    assert left_out is None or left_out in outcome.left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"", "it has no rows"),
+        ("a.csv", b"a,a\n1,2\n", "its first line names a column twice: a, a"),
+        ("a.csv", b"\xff\xfe\x00", "it is no text in UTF-8"),
+        ("run-x.wandb", b"no", "begins with b'no', expected b':W&B'"),
+        ("events.out.tfevents.1.host.1.0", b"garbage", "its event files hold no whole event"),
+    ],
+)
+def test_one_damaged_run_fails_and_hides_no_others(name, content, message, tmp_path, store):
+    if name.endswith("wandb"):
+        pytest.importorskip("wandb")
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / name).write_bytes(content)
+    [outcome] = take(tmp_path / "from", store)
+    assert outcome.outcome == "failed"
+    assert message in outcome.left_out[0]
+    assert len(store) == 0
+
+
+def test_import_names_each_run_and_ends_with_1_if_one_failed(tmp_path, capsys):
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "good.csv").write_text("step,loss\n0,1\n1,2\n")
+    (tmp_path / "from" / "bad.csv").write_text("")
+    words = ["--store", str(tmp_path / "store"), "import", str(tmp_path / "from"), "--tag", "old"]
+    assert main([*words, "--dry"]) == 1
+    assert f"would import into {tmp_path}/store: 1 new, 1 failed; 2 points" in capsys.readouterr().out
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert f"{tmp_path}/from/good.csv is run 1: 2 points" in out
+    assert err.strip() == f"failed: {tmp_path}/from/bad.csv: it has no rows"
+    assert main(words) == 1
+    assert "1 present, 1 failed" in capsys.readouterr().out
+    with open_store(tmp_path / "store") as store:
+        assert [run.tags for run in store] == [["old"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere: there is no such file or folder"),
+        (
+            [".", "--from", "mlfow"],
+            "got the kind 'mlfow', expected one of mlflow, wandb, tensorboard, csv; did you mean mlflow?",
+        ),
+        (["."], ". holds no runs of a known tracker"),
+        ([".", "--from", "csv"], ". holds no runs of the kind csv"),
+        ([".", "--tag", "a b"], "got the tag 'a b'"),
+    ],
+)
+def test_import_that_makes_no_sense_is_rejected_in_one_sentence(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--store", str(tmp_path / "store"), "import", *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_imported_runs_are_copied_to_a_database_and_not_started_again(tmp_path, store, mongo_url, database):
+    (tmp_path / "a.csv").write_text("step,loss\n0,1\n1,nan\n")
+    take(tmp_path / "a.csv", store)
+    [run] = store
+    with open_store(f"{mongo_url}/{database.name}", create=True) as other:
+        copied = copy(run, other).run
+        assert points_of(copied) == points_of(run)
+        assert {each.outcome for each in take(tmp_path / "a.csv", other)} == {"present"}
+        with pytest.raises(LaunchError, match="was imported from csv"):
+            _ = Record(copied).mainfile
+
+
+def test_import_killed_at_any_moment_is_completed_by_the_next_one(sample, tmp_path):
+    path = sample("mlflow", "files")
+    words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "import", str(path)]
+    for line in range(1, 4):
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        ) as process:
+            for _ in range(line):
+                process.stdout.readline()
+            process.kill()
+    assert main(words[3:]) == 0
+    with open_store(tmp_path / "store") as store:
+        keys = [run.document["imported"]["key"] for run in store]
+        assert sorted(keys) == sorted(json.loads((SAMPLES / "expected.json").read_text())["files"])
+        assert store.trash() == []
+
+
+def test_names_of_a_hostile_source_stay_inside_the_store(sample, store, tmp_path):
+    path = sample("mlflow", "files")
+    [folder] = [each.parent for each in path.rglob("artifacts") if (each / "notes").is_dir()]
+    (folder / "artifacts" / "link").symlink_to("/etc/passwd")
+    (folder / "params" / "up").symlink_to("/etc/passwd")
+    (folder / "metrics" / "bad").write_text("1 2 3 4 5\nx\n1 nan 9223372036854775808\n")
+    outcomes = take(path, store)
+    [run] = [run for run in store if run["meta.comment"] == "parent"]
+    assert "files/link" not in run.artifacts
+    assert "up" not in run.config
+    assert any("metric 'bad': line 2 is no point" in sentence for each in outcomes for sentence in each.left_out)
+    shutil.rmtree(path)
+
+
+def test_kind_of_an_entry_point_must_be_known(tmp_path, store):
+    with pytest.raises(ForeignError, match="expected one of mlflow, wandb, tensorboard, csv"):
+        take(tmp_path, store, kind="aim")
