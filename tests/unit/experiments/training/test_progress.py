@@ -29,10 +29,18 @@ def watched(monkeypatch):
     """Let a pseudo-terminal be the terminal, and return what reads what is drawn on it."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 80))
-    os.set_blocking(master, False)
     with os.fdopen(slave, "w") as stream:
+
+        def drawn():
+            # A pseudo-terminal passes on what is written only some time later.
+            print(end="\0", file=stream, flush=True)
+            shown = b""
+            while not shown.endswith(b"\0"):
+                shown += os.read(master, 100_000)
+            return shown.decode().rstrip("\0")
+
         monkeypatch.setattr(captured_output, "_terminal", stream)
-        yield lambda: os.read(master, 100_000).decode()
+        yield drawn
     os.close(master)
 
 
