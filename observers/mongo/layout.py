@@ -8,6 +8,7 @@ No other module knows the names:
     media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
     sweeps, sweep_... sweeps: their definitions, claims, agents and trials
+    views             named views of the runs
     removed           uids of removed runs, which are not delivered again, and contents that are about to be removed
     fs.files, .chunks contents of files, in GridFS
 
@@ -52,12 +53,13 @@ _RESERVED = (
     "sweep_agents",
     "sweep_trials",
     "sweep_journal",
+    "views",
     "_properties",
     "search_space",
     "search_spaces",
 )
 # Collections without ids of files; others may have some, including those of other programs.
-_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+)")
+_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+|views)")
 
 
 class Collections:

@@ -23,6 +23,7 @@ from runs.board import (
     run_page,
     runs_page,
     saved_views,
+    selection,
     sweep_page,
 )
 from runs.board.assets import asset
@@ -37,6 +38,7 @@ __all__ = ["create_app"]
 _PAGES = (
     runs_page,
     saved_views,
+    selection,
     changes,
     panels_page,
     run_page,

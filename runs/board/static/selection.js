@@ -1,10 +1,14 @@
 // The selection of runs, and what is done with it.
-import { announce, onKey, post } from "./board.js";
+import { announce, get, onKey, post } from "./board.js";
 import { go, onView } from "./navigation.js";
+import { download } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
 const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
-const selected = new Set();
+// The selection lasts over pages and reloads, as long as the tab is open.
+const KEPT = "selected runs";
+const PART = 200;
+const selected = new Set(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
 let last = null;
 
 /** Show which rows are selected, and what can be done with them. */
@@ -18,7 +22,10 @@ export function showSelection() {
   $("all").checked = all.length > 0 && all.every((box) => box.checked);
   $("all").indeterminate = !$("all").checked && selected.size > 0;
   $("actions").hidden = selected.size === 0;
-  const text = `${selected.size} ${selected.size === 1 ? "run" : "runs"}`;
+  sessionStorage.setItem(KEPT, JSON.stringify([...selected]));
+  $("select-all").hidden = !$("all").checked || !document.querySelector("#list [rel=next], #list [rel=prev]");
+  $("select-all").textContent = `Select all ${$("total").textContent} that match`;
+  const text = `${selected.size.toLocaleString("en")} ${selected.size === 1 ? "run" : "runs"}`;
   $("num-selected").textContent = `${text} selected`;
   for (const place of document.querySelectorAll("dialog .count")) place.textContent = text;
 }
@@ -39,10 +46,21 @@ function move(step) {
   (row?.querySelector("th a") ?? row?.querySelector("button.eye"))?.focus();
 }
 
+/** Return the selected runs in parts, which one request can hold. */
+function parts() {
+  const ids = [...selected];
+  return Array.from({ length: Math.ceil(ids.length / PART) }, (_, at) => ids.slice(at * PART, (at + 1) * PART).map((id) => ["run", id]));
+}
+
 async function change(dialog, path, pairs) {
-  const runs = [...selected].map((id) => ["run", id]);
+  const all = parts();
   try {
-    announce((await post(path, [...runs, ...pairs])).done);
+    let done = "";
+    for (const [number, runs] of all.entries()) {
+      ({ done } = await post(path, [...runs, ...pairs]));
+      if (all.length > 1) done = `${number + 1} of ${all.length} parts done`;
+      announce(done);
+    }
     dialog.close();
     return true;
   } catch (error) {
@@ -52,7 +70,32 @@ async function change(dialog, path, pairs) {
 }
 
 const chosen = (path) => `${path}?${new URLSearchParams([...selected].map((id) => ["run", id]))}`;
+async function selectAll() {
+  const { ids, most } = await (await get(`/list/ids${location.search}`)).json();
+  for (const id of ids) selected.add(id);
+  if (ids.length === most) announce(`the first ${most} are selected`);
+  showSelection();
+}
+
+async function exportTable() {
+  const columns = [...document.querySelectorAll("#runs thead th a")].map((link) => ["column", link.title]);
+  const texts = [];
+  for (const [number, runs] of parts().entries()) {
+    const query = new URLSearchParams([...runs, ...columns, ...(number ? [["part", number]] : [])]);
+    texts.push(await (await get(`/list/table?${query}`)).text());
+  }
+  download("runs.csv", new Blob(texts, { type: "text/csv" }));
+}
+
+async function report() {
+  const query = new URLSearchParams([...[...selected].map((id) => ["run", id]), ...new URLSearchParams(location.search)].filter(([name, value]) => name !== "run" || selected.has(value)));
+  download("report.html", await (await get(`/list/report?${query}`)).blob());
+}
+
 const ACTIONS = {
+  "select-all": selectAll,
+  export: exportTable,
+  report,
   unselect: () => selected.clear(),
   only: () => go(chosen("/runs")),
   compare: () => location.assign(chosen("/compare")),
@@ -64,7 +107,7 @@ const ACTIONS = {
 export function startSelection(look) {
   document.addEventListener("click", (event) => {
     const action = event.target.closest("#actions button")?.id;
-    if (action) ACTIONS[action]();
+    if (action) Promise.resolve(ACTIONS[action]()).catch((error) => announce(error.message));
     const box = event.target.closest("#runs tbody input[type=checkbox]");
     if (box) {
       const all = boxes();
@@ -90,6 +133,7 @@ export function startSelection(look) {
     if (await change($("tag-dialog"), "/list/tag", pairs)) await look();
   });
   onView(showSelection);
+  showSelection();
 }
 
 onKey("j", "Next run", () => move(1));

@@ -230,6 +230,52 @@ def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, recorded, 
     assert page.locator("tbody tr").count() == 1
 
 
+def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, serve, many, tmp_path):
+    store = shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*"))
+    page = watched().page
+    page.goto(f"{serve(store)}/runs?where=lr<0.5&column=lr&column=model")
+    page.wait_for_selector("tbody tr")
+    page.check("tr[data-run='60'] input")
+    page.click("[rel=next]")
+    page.wait_for_selector("tr[data-run='3']")
+    page.check("tr[data-run='3'] input")
+    page.reload()
+    page.wait_for_selector("#num-selected:text-is('2 runs selected')")
+    page.check("#all")
+    page.click("#select-all")
+    page.wait_for_selector("#num-selected:text-is('58 runs selected')")
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "runs.csv")
+    rows = (tmp_path / "runs.csv").read_text().splitlines()
+    assert (rows[0], len(rows)) == ("id,lr,model", 59)
+    assert sorted(int(row.partition(",")[0]) for row in rows[1:]) == list(range(3, 61))
+    page.keyboard.press("t")
+    page.fill("#tags-add", "small")
+    page.click("#tag-now")
+    page.wait_for_selector("#tag-dialog", state="hidden")
+    with open_store(store) as opened:
+        assert opened.count("tags.small=True") == 58
+    with page.expect_download() as download:
+        page.click("#unselect")
+        page.check("tr[data-run='3'] input")
+        page.click("#report")
+    assert download.value.suggested_filename == "report.html"
+
+
+def test_table_of_runs_has_their_fields(client_of, store):
+    client = client_of(store)
+    answer = client.get("/list/table", params={"run": ["2", "1"], "column": ["lr", "status", "nope"]})
+    assert answer.text == "id,lr,status,nope\n2,0.01,COMPLETED,\n1,0.1,COMPLETED,\n"
+    assert client.get("/list/table", params={"run": "2", "column": "lr", "part": "1"}).text == "2,0.01\n"
+    assert client.get("/list/ids", params={"where": "lr=0.1"}).json()["ids"] == ["4", "3", "1"]
+    for path in ("/list/table", "/list/report"):
+        assert client.get(path).json()["error"] == "got 0 runs, expected 1 to 500"
+    report = client.get("/list/report", params={"run": ["1", "2"]})
+    assert "attachment" in report.headers["content-disposition"]
+    assert "train/loss" in report.text
+
+
 def test_columns_are_chosen_and_are_in_the_url(watched, serve, recorded):
     page = watched().page
     page.goto(serve(recorded))

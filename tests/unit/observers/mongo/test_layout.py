@@ -30,6 +30,7 @@ def test_collections_are_called_by_their_prefix(database, prefix, start):
         "sweep_agents": f"{start}sweep_agents",
         "sweep_trials": f"{start}sweep_trials",
         "sweep_journal": f"{start}sweep_journal",
+        "views": f"{start}views",
         "files": "fs.files",
         "file_chunks": "fs.chunks",
     }
@@ -50,7 +51,7 @@ def test_collection_of_runs_that_holds_something_else_is_refused(name):
 def test_collections_whose_documents_name_files_are_told_from_others(database, prefix):
     collections = Collections(database, prefix)
     named = {name for name in ("runs", "media", "artifacts") if may_name_files(getattr(collections, name).name)}
-    others = ("metrics", "chunks", "removed", "sweeps", "sweep_claims", "sweep_trials", "files", "file_chunks")
+    others = ("metrics", "chunks", "removed", "sweeps", "sweep_claims", "sweep_trials", "views", "files", "file_chunks")
     assert named == {"runs", "media", "artifacts"}
     assert not any(may_name_files(getattr(collections, name).name) for name in others)
     assert may_name_files("somebody_elses")
