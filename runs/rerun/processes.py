@@ -170,14 +170,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(_END_BOUND_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
-        _signal(process, signal.SIGKILL)
+        _signal(process, None)
         process.wait()
 
 
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a process and those that it started."""
+def _signal(process: subprocess.Popen[bytes], number: int | None) -> None:
+    """Send a signal to a process and its children, or kill them; without process groups, to the process alone."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if number is None else number)
+        elif number is None:
+            process.kill()
+        else:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -190,8 +195,9 @@ def raising_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # nohup ignores SIGHUP on purpose.
-    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
     for number in handled:
         signal.signal(number, leave)
     try:

@@ -57,7 +57,7 @@ NUM_DESCRIPTORS = 4
 # A child that is ended by SIGTERM saves its state, writes its record down and delivers it.
 END_BOUND_S = 60.0
 # Those that a child is to have as the server got them.
-KEPT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KEPT = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 STARTED_WITH = dict(os.environ)
 

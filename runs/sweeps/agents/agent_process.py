@@ -151,7 +151,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
     os.environ.pop(TRIAL_VARIABLE, None)
     means = request["means"]
     paths = {name: Path(means[name]) for name in ("base", "lab") if means[name] is not None}
