@@ -152,6 +152,8 @@ def _check_assignments(words: Sequence[str]) -> None:
     start = words.index("with") if "with" in words else len(words)
     for before, word in itertools.pairwise(words[:start]):
         if _is_assignment(word) and not before.startswith("-"):
+            if nearest(before, ["with"]):
+                raise ConfigError(f"{before}: there is no such command; did you mean with?")
             raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
     _check_groups([word.partition("=")[0].strip() for word in words[start + 1 :] if _is_assignment(word)])
 

@@ -194,7 +194,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
         (["ls", "--lim", "3"], 2, "error: got '--lim'; did you mean --limit?; see python -m runs ls --help"),
         (["show"], 2, "error: the following arguments are required: RUN; see python -m runs show --help"),
         (["ls", "--where", "lr"], 1, "error: got the condition 'lr', expected NAME"),
-        (["ls", "--store", "/nowhere/at/all"], 1, "error: there is no folder /nowhere/at/all; give "),
+        (["ls", "--store", "/nowhere/at/all"], 1, "error: there is no folder /nowhere/at/all; give the folder or URL"),
         (["ls", "--store", "ftp://x"], 1, "error: got the store 'ftp://x', expected a folder or a mongodb:// URL"),
         (
             ["ls", "--store", "mongodb://user:secret@127.0.0.1:9/x?serverSelectionTimeoutMS=100"],

@@ -318,6 +318,7 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
         (["with", "=0.5"], "got `=0.5` without a name before it; write NAME=0.5, without spaces"),
         (["lr=0.5"], "lr=0.5: got a setting without `with` before it; write with lr=0.5"),
         (["main", "lr=0.5"], "lr=0.5: got a setting without `with` before it; write with lr=0.5"),
+        (["wiht", "lr=0.5"], "wiht: there is no such command; did you mean with?"),
         (["quick"], "quick: there is no such command; to use it as a config, write with quick"),
         (
             ["with", "lr=1", "lr.x=2"],

@@ -59,7 +59,8 @@ def require_folder(store: Path) -> None:
     try:
         if not store.is_dir():
             raise StoreAwayError(
-                f"there is no folder {store}; give the one that runs are recorded in, such as my_runs, or a URL"
+                f"there is no folder {store}; give the folder or URL that runs are recorded in (--store), or start a "
+                "run, which creates my_runs"
             )
         with os.scandir(store):
             (store / RUN).exists()
