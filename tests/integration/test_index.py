@@ -559,12 +559,13 @@ def test_folder_without_right_to_write_is_read_all_the_same(has_index, monkeypat
 
 UPDATE = """
 import sys
+from runs.query.filters import Question
 from runs.query.index.index import Index
 from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:
         index.update() if len(sys.argv) < 4 else index.rebuild()
-        find(index, columns=["config.key1"])
+        index.answer(Question.of(columns=["config.key1"]))
 """
 
 
