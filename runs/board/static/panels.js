@@ -160,7 +160,21 @@ async function zoomed(change) {
   await all("load");
 }
 
+/** Call a function for each curve that is drawn in the visible panels, with the run or group that it belongs to. */
+function eachLine(action) {
+  for (const figure of visible) {
+    for (const line of figure.querySelectorAll(".scatterlayer .trace")) action(line, line.__data__?.[0]?.trace?.meta);
+  }
+}
+
 onEyes(async () => {
+  // Curves go at once; to take them out of axes and hover texts, plotly.js draws a panel anew.
+  eachLine((line, key) => {
+    line.style.display = isShown(key) ? "" : "none";
+  });
+  await new Promise((resolve) => {
+    setTimeout(resolve, 50);
+  });
   for (const [figure, { plot }] of drawn) {
     if (!visible.has(figure) || !plot.data) {
       if (!due.has(figure)) due.set(figure, "draw");
@@ -198,12 +212,9 @@ export function onCurve(listener) {
 
 /** Let the curves of one run or group stand out; null ends that. */
 export function standOut(key) {
-  for (const figure of visible) {
-    for (const line of figure.querySelectorAll(".scatterlayer .trace")) {
-      const own = line.__data__?.[0]?.trace?.meta;
-      line.style.opacity = key === null || own === key ? "" : "0.12";
-    }
-  }
+  eachLine((line, own) => {
+    line.style.opacity = key === null || own === key ? "" : "0.12";
+  });
 }
 
 /** Take over the panels of a new page, and keep those that are the same. */

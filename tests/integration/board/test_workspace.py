@@ -284,7 +284,15 @@ def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
             arg=keys,
         )
 
-    page.click("button.eye[data-key-of='16']")
+    page.focus("button.eye[data-key-of='16']")
+    num_gone_at_once = page.evaluate(
+        """() => {
+            document.activeElement.click();
+            const lines = [...document.querySelectorAll("[data-panel=loss] .scatterlayer .trace")];
+            return lines.filter((line) => line.style.display === "none").length;
+        }"""
+    )
+    assert num_gone_at_once == 1
     wait_for(["15", "17"])
     assert page.url.endswith("&hide=16")
     page.keyboard.press("j")
