@@ -32,10 +32,16 @@ __all__ = ["import_sacred"]
 
 def import_sacred() -> None:
     """Import Sacred, unless it is imported already; a later import of pandas does what was put off."""
+    _register_hooks()
     if "sacred" in sys.modules:
         return
     with _find_loader_given(), _pkg_resources_given(), _pandas_put_off():
         import sacred  # noqa: F401
+
+
+@functools.cache
+def _register_hooks() -> None:
+    """Let other packages write, send and load configs, once, whoever imported Sacred first."""
     wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
     wrapt.register_post_import_hook(send_maps_as_maps, "multiprocessing.reduction")
     wrapt.register_post_import_hook(_load_pickled_maps, "torch.serialization")

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.labs import copy_lab
-from tests.processes import PIPE, Process, run
+from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
 # What a process finds when it starts.
@@ -222,6 +222,23 @@ for odd in {"preexec_fn": int}, {"env": {**os.environ, "PYTHONHASHSEED": "3"}}:
     found["odd"].append(odd_one.stdout.decode())
 json.dump(found, sys.stdout)
 """
+
+
+TORCH = "import sys; print('torch' in sys.modules)"
+
+
+def test_what_subprocess_starts_in_a_test_is_cold_however_its_worker_was_started():
+    command = [sys.executable, "-c", TORCH]
+    found = [start(command, capture_output=True, text=True).stdout for start in (subprocess.run, run)]
+    assert found == ["False\n", "True\n"]
+
+
+@pytest.mark.parametrize("starts_python", [False, True])
+def test_warm_child_starts_warm_children_itself_if_asked_to(starts_python):
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {TORCH!r}])"
+    with warm_children(starts_python=starts_python):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{starts_python}\n", "")
 
 
 def test_python_that_a_warm_process_starts_is_warm_and_its_child(script, tmp_path):

@@ -108,6 +108,11 @@ def test_pandas_is_imported_at_once_where_sacreds_tinydb_observer_needs_it(tmp_p
     assert run(asked, PYTHONPATH=str(tmp_path)) == "True\n"
 
 
+def test_configs_are_written_where_sacred_is_imported_before_the_lab():
+    script = "import sacred, yaml, ingredients; from configs import Map; print(yaml.safe_dump(Map({'a': 1})), end='')"
+    assert run(script) == "a: 1\n"
+
+
 def test_python_has_the_names_that_sacred_had_before_its_import():
     script = "import pkgutil; before = dict(vars(pkgutil)); import ingredients; print(vars(pkgutil) == before)"
     assert run(script) == "True\n"
