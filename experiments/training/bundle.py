@@ -161,7 +161,8 @@ def read_bundle(path: Path) -> Bundle:
     try:
         incident = json.loads((path / INCIDENT).read_text(encoding="utf-8"))
         if incident["format"] != FORMAT:
-            raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}")
+            use = "use the version of the lab that saved it"
+            raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}; {use}")
         missing = [name for name in _REQUIRED if name not in incident]
         if missing:
             raise KeyError(missing[0])

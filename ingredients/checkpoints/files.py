@@ -114,7 +114,8 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     if not isinstance(state, dict) or "model" not in state or "format" not in state:
         raise CheckpointError(f"{path}: is no checkpoint of this lab; expected one of my_runs/ID/checkpoints")
     if state["format"] != FORMAT:
-        raise CheckpointError(f"{path}: has format {state['format']}, this version reads {FORMAT}")
+        use = "use the version of the lab that saved it"
+        raise CheckpointError(f"{path}: has format {state['format']}, this version reads {FORMAT}; {use}")
     return state
 
 

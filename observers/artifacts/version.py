@@ -279,8 +279,12 @@ def from_manifest(document: Any, name: str, number: int, contents: Path) -> Arti
         ArtifactDamagedError: If the manifest is invalid, or is not that of `name`.
     """
     try:
-        if document["format"] != FORMAT or document["name"] != name:
-            raise ValueError(f"it says {document['format']!r} and {document['name']!r}")
+        if document["format"] != FORMAT:
+            use = "use the version of the lab that logged it"
+            found = f"its format is {document['format']!r}, this version reads {FORMAT}"
+            raise ArtifactDamagedError(f"{name}:v{number}: {found}; {use}")
+        if document["name"] != name:
+            raise ValueError(f"it is that of {document['name']!r}")
         files = tuple(ArtifactFile(str(row["path"]), row["sha256"], row["bytes"]) for row in document["files"])
         for file in files:
             if not is_safe(file.path) or not _SHA256.fullmatch(file.sha256) or not isinstance(file.bytes, int):

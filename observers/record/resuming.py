@@ -27,7 +27,7 @@ from observers.record.journal import Journal
 from observers.record.json_text import load_json
 from observers.record.locking import RecordLock
 from observers.record.points.intact_points import last_time
-from observers.record.schema import FORMAT, RUN
+from observers.record.schema import FORMAT, RUN, newer_format
 
 __all__ = [
     "changed_libraries",
@@ -90,6 +90,8 @@ def _read(folder: Path) -> dict[str, Any]:
         raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:
         raise ResumeError(f"{folder / RUN} cannot be read ({error}); the run cannot be resumed") from error
+    if newer := newer_format(run):
+        raise ResumeError(f"{folder} cannot be resumed: {newer}")
     has_begun = isinstance(run, dict) and (run.get("start_time") or run.get("status") == "QUEUED")
     if not has_begun or run.get("format") != FORMAT:
         raise ResumeError(f"{folder} cannot be resumed: no FileObserver of this program started it")

@@ -55,20 +55,24 @@ The direction of other metrics, such as in earlier records, is unknown.
 half's stamp, which is never 0; the lower bits are the metric's id plus one. If `metrics.bin` has more points than come
 before a half, readers skip as many points of the half, so that none counts twice.
 
+`format` in `run.json` is `FORMAT`. A version that changes the meaning of a file counts its number up, and reads all
+earlier formats. Files and entries that are only added leave it as it is: readers ignore those they do not know.
+
 A torn tail, which a killed process can leave after an append-only file, is everything after the last whole record.
 Readers skip it, and the next writer cuts it off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from observers.record.json_text import load_json, parse_json
 from observers.record.regular_file import read_regular
 
-__all__ = ["checkpoint_files", "rank_files", "read_json", "read_json_lines", "read_names"]
+__all__ = ["checkpoint_files", "newer_format", "rank_files", "read_json", "read_json_lines", "read_names"]
 
 FORMAT = "sacristan-1"
 # A run with more points gets no `metrics.json`, which grows with them.
@@ -85,6 +89,22 @@ MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # Names of the record's own files, which no artifact may have.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
 OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIVERED}
+
+
+def newer_format(run: Any) -> str:
+    """Say why a record cannot be read: a later version of the lab wrote it in another format.
+
+    Args:
+        run: The content of `run.json`, or the run's document in MongoDB.
+
+    Returns:
+        The reason; empty if this version reads the record, or stock Sacred wrote it.
+    """
+    found = run.get("format") if isinstance(run, Mapping) else None
+    number = re.fullmatch(r"sacristan-(\d{1,9})", found) if isinstance(found, str) else None
+    if number is None or int(number[1]) <= int(FORMAT.rpartition("-")[2]):
+        return ""
+    return f"its format is {found}, this version reads up to {FORMAT}; use the version of the lab that recorded it"
 
 
 def read_json(path: Path) -> Any | None:

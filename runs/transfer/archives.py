@@ -282,7 +282,8 @@ def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.Z
         with archive.open(info) as stream:
             manifest = parse_json(stream.read(MAX_MANIFEST_BYTES))
         if manifest["format"] != FORMAT:
-            raise ValueError(f"its format is {manifest['format']!r}")
+            use = "use the version of the lab that exported it"
+            _refuse(path, f"its format is {manifest['format']!r}, this version reads {FORMAT}; {use}")
         for expected in manifest["files"].values():
             if not isinstance(expected["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", expected["sha256"]):
                 raise ValueError("a file has no length or SHA-256")

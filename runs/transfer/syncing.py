@@ -26,7 +26,7 @@ from observers.record.identity import is_alive, last_beat, read_lease, true_stat
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
 from observers.record.points.intact_points import has_latest_points
-from observers.record.schema import DESTINATION, RUN
+from observers.record.schema import DESTINATION, RUN, newer_format
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo.database import MongoDatabase
@@ -190,6 +190,8 @@ def _recorded_destination(folder: Path) -> Destination | None:
 def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncResult:
     lease = read_lease(folder)
     run = read_json(folder / RUN)
+    if newer := newer_format(run):
+        raise StoreError(f"{folder} cannot be delivered: {newer}")
     if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
     if folder.name != SPOOLED:
@@ -295,7 +297,8 @@ def _reap_folders(store: Path) -> Iterator[Reaped]:
 
 
 def _is_dead(run: Any, lease: Any) -> bool:
-    return isinstance(run, dict) and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+    is_known = isinstance(run, dict) and not newer_format(run)
+    return is_known and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
 
 
 def _reap(folder: Path) -> str | None:
@@ -320,7 +323,7 @@ def _reap(folder: Path) -> str | None:
 
 def _reap_database(url: str) -> Iterator[Reaped]:
     url, _, prefix = url.partition("#")
-    wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
+    wanted = dict.fromkeys(("format", "status", "lease", "uid", "heartbeat", "start_time"), 1)
     with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
         for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
             if true_status(run, run["lease"]) == "DEAD":

@@ -14,7 +14,7 @@ from typing import Any
 
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
+from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY, newer_format
 from observers.record.storable import storable_text
 from runs.query.index.values import encode
 from runs.query.names import LEFT_OUT, TIMES
@@ -160,9 +160,10 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     except ValueError as error:
         problems.append(f"{name} is not JSON ({error})")
     else:
-        if isinstance(document, dict):
+        newer = newer_format(document) if name == RUN else ""
+        if isinstance(document, dict) and not newer:
             return document
-        problems.append(f"{name}: got {type(document).__name__}, expected an object")
+        problems.append(newer or f"{name}: got {type(document).__name__}, expected an object")
     return None
 
 

@@ -16,7 +16,7 @@ from observers.record.json_text import parse_json
 from observers.record.locking import claimed, locked
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
-from observers.record.schema import RUN
+from observers.record.schema import RUN, newer_format
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.changes import Removed
@@ -254,8 +254,8 @@ def _named_contents(store: Path) -> tuple[set[str], list[str]]:
     for folder in (*run_folders(store), *(folder for _, folder, _ in in_trash(store))):
         try:
             document = parse_json(read_regular(folder / RUN))
-            if not isinstance(document, dict):
-                raise ValueError("it is no object")
+            if not isinstance(document, dict) or newer_format(document):
+                raise ValueError("it is no object, or has another format")
         except FileNotFoundError:  # removed since it was listed
             continue
         except (OSError, ValueError, RecursionError):

@@ -30,6 +30,7 @@ from observers.record.schema import (
     SUMMARY,
     VALUES,
     checkpoint_files,
+    newer_format,
     rank_files,
     read_json_lines,
     read_names,
@@ -75,7 +76,19 @@ class FolderRun(Run):
         self.folder = base / id
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "base": self.base.absolute(), "folder": self.folder.absolute()}
+        state = {name: value for name, value in self.__dict__.items() if name != "_files"}
+        return {**state, "base": self.base.absolute(), "folder": self.folder.absolute()}
+
+    @functools.cached_property
+    def _files(self) -> Path:
+        """The folder of the run's files, once their format is known to be one that this version reads.
+
+        Raises:
+            StoreError: If a later version of the lab wrote them in another format.
+        """
+        with contextlib.suppress(OSError, ValueError, RecursionError):  # the rest of a damaged record may be read
+            _check_format(self.folder, parse_json(read_regular(self.folder / RUN)))
+        return self.folder
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
@@ -83,7 +96,7 @@ class FolderRun(Run):
         return without_pickles(document, twice=True)
 
     def _part(self, name: str) -> dict[str, Any]:
-        part = without_pickles(_read(self.folder / _FILES[name]))
+        part = without_pickles(_read(self._files / _FILES[name]))
         if name == "summary" and not part and (self.folder / SACRED_METRICS).exists():
             return summary_of(_read(self.folder / SACRED_METRICS)) or {}
         return part
@@ -104,14 +117,14 @@ class FolderRun(Run):
     # ------------------------------------------------------------------ points
 
     def _metric_names(self) -> list[str]:
-        if (self.folder / POINTS).exists():
+        if (self._files / POINTS).exists():
             with self._damage_to("metrics"):
                 return list({str(name) for name, _ in read_names(self.folder).values()})
         return list(_read(self.folder / SACRED_METRICS))
 
     def _series(self, name: str) -> Series | None:
         # Lists of runs do without numpy, which these modules import.
-        if (self.folder / POINTS).exists():
+        if (self._files / POINTS).exists():
             from observers.record.points.intact_points import read_metric
 
             with self._damage_to("metrics"):
@@ -187,7 +200,7 @@ class FolderRun(Run):
 
     @property
     def media(self) -> list[Medium]:
-        return [medium for line in _lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
+        return [medium for line in _lines_of(self._files / MEDIA) if (medium := self._medium(line)) is not None]
 
     def _medium(self, line: bytes) -> Medium | None:
         """Return the medium that a line records; None for a damaged line, which must not hide the others."""
@@ -200,7 +213,7 @@ class FolderRun(Run):
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         entries = []
         with self._damage_to("media"):
-            for entry in read_json_lines(self.folder / MEDIA):
+            for entry in read_json_lines(self._files / MEDIA):
                 paths = [media_path(self.folder, file) for file in (entry["file"], *entry.get("images", ()))]
                 contents = [self._content(path.name, self.folder, f"{MEDIA_FOLDER}/{path.name}") for path in paths]
                 entries.append((entry, contents))
@@ -262,6 +275,11 @@ def _gone(path: Path) -> StoreError:
     return StoreError(f"{path} does not exist; the run was removed, or is being created")
 
 
+def _check_format(folder: Path, run: Any) -> None:
+    if newer := newer_format(run):
+        raise StoreError(f"{folder} cannot be read: {newer}")
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Return the document in a file; an empty one if the run lacks the file."""
     try:
@@ -279,4 +297,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path} holds {type(document).__name__}, expected an object; the rest of the run may still be read"
         )
+    if path.name == RUN:
+        _check_format(path.parent, document)
     return document

@@ -22,6 +22,7 @@ from observers.mongo.run_document import exact_part, exact_time
 from observers.record.identity import true_status
 from observers.record.points.points import Series
 from observers.record.points.summaries import summarize
+from observers.record.schema import newer_format
 from runs.errors import StoreError
 from runs.query.flattening import list_of, mapping_of, mappings_in
 from runs.query.serialized import without_pickles
@@ -90,10 +91,13 @@ class MongoRun(Run):
     # ------------------------------------------------------------------ the document
 
     def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
+        wanted = {**projection, "format": 1} if all(projection.values()) else projection
         with self.mongo.errors():
-            document = self.mongo.runs.find_one({"_id": self.key}, projection)
+            document = self.mongo.runs.find_one({"_id": self.key}, wanted)
         if document is None:
             raise StoreError(f"run {self.id} is no longer in {self.store.where}")
+        if newer := newer_format(document):
+            raise StoreError(f"run {self.id} of {self.store.where} cannot be read: {newer}")
         return document
 
     def _check_is_there(self) -> None:

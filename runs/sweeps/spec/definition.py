@@ -13,6 +13,8 @@ from runs.errors import SweepError
 
 __all__ = ["Definition", "lasting"]
 
+FORMAT = "sacristan-sweep-1"
+
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
@@ -106,7 +108,12 @@ class Definition:
 
     def document(self) -> dict[str, Any]:
         """Return the definition as JSON holds it."""
-        return {**dataclasses.asdict(self), "settings": list(self.settings), "options": list(self.options)}
+        return {
+            "format": FORMAT,
+            **dataclasses.asdict(self),
+            "settings": list(self.settings),
+            "options": list(self.options),
+        }
 
     @classmethod
     def of(cls, document: Mapping[str, Any], where: str) -> Definition:
@@ -117,11 +124,14 @@ class Definition:
             where: The place it was stored in, for messages.
 
         Raises:
-            SweepError: If the document is damaged, or a version with other fields wrote it.
+            SweepError: If the document is damaged, or a version with another format wrote it.
         """
         expected = "expected a sweep that this version wrote"
         if not isinstance(document, Mapping):
             raise SweepError(f"{where}: got {document!r}, {expected}")
+        if (found := document.get("format", FORMAT)) != FORMAT:  # the first versions wrote none
+            use = "use the version of the lab that started the sweep"
+            raise SweepError(f"{where}: its format is {found!r}, this version reads {FORMAT}; {use}")
         names = [field.name for field in dataclasses.fields(cls)]
         if missing := [name for name in names if name not in document]:
             raise SweepError(f"{where}: got a sweep without {missing[0]!r}, {expected}")
