@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.resources
+import sysconfig
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,11 +39,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _folder() -> Path:
-    """Return the folder of the Markdown pages: of the checkout, or inside the package where that was installed."""
-    packaged = Path(str(importlib.resources.files("runs"))) / "docs"
-    found = next((folder for folder in (_LAB / "docs", packaged) if (folder / "index.md").is_file()), None)
+    """Return the folder of the Markdown pages: of the checkout, or where a wheel was installed."""
+    installed = Path(sysconfig.get_path("data")) / "share" / "sacristan" / "docs"
+    found = next((folder for folder in (_LAB / "docs", installed) if (folder / "index.md").is_file()), None)
     if found is None:
-        raise RunsError(f"got no documentation in {_LAB / 'docs'} or {packaged}; clone the repository to read it")
+        raise RunsError(f"got no documentation in {_LAB / 'docs'} or {installed}; clone the repository to read it")
     return found
 
 

@@ -1,12 +1,15 @@
-"""`python -m runs docs`: in a checkout, built or not, and where the pages are inside the package."""
+"""`python -m runs docs`: in a checkout, built or not, and after installation from a wheel."""
 
 from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 
 import pytest
 
+from runs.__main__ import main
+from runs.commands import docs
 from tests.labs import copy_lab
 from tests.processes import imported, run
 from tests.terminals import run_in_terminal
@@ -73,11 +76,15 @@ def test_docs_on_a_terminal_opens_the_built_page_in_the_browser(lab, pages, tmp_
     assert asked(lab, "image").stdout == f"{pages}/howto/log_an_image.md\n"
 
 
-def test_docs_of_a_package_are_inside_it(lab, pages):
-    moved = lab / "runs" / "docs"
-    pages.rename(moved)
-    assert asked(lab, "sweep").stdout == f"{moved}/sweeping.md\n"
-    moved.rename(lab / "elsewhere")
+def test_docs_of_a_wheel_are_below_the_prefix(lab, pages, tmp_path, monkeypatch, capsys):
+    installed = tmp_path / "share" / "sacristan" / "docs"
+    installed.parent.mkdir(parents=True)
+    pages.rename(installed)
+    monkeypatch.setattr(docs, "_LAB", lab)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert main(["docs", "sweep"]) == 0
+    assert capsys.readouterr().out == f"{installed}/sweeping.md\n"
+    installed.rename(tmp_path / "elsewhere")
     done = asked(lab, "sweep")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: got no documentation in ")
