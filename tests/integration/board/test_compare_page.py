@@ -11,7 +11,7 @@ from experiments import Experiment
 from observers import FileObserver, Image, PointCloud
 from runs import copy, open_store
 
-TABS = ("curves", "config", "sources", "media", "statistics")
+TABS = ("config", "sources", "media", "statistics")
 
 
 def assert_accessible(page):
@@ -151,7 +151,7 @@ def test_media_follow_the_slider(watched, serve, changed):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("tab", TABS[1:])
+@pytest.mark.parametrize("tab", TABS)
 def test_page_is_accessible(watched, serve, changed, recorded, tab):
     page = watched().page
     page.goto(f"{serve(changed if tab in ('sources', 'media') else recorded)}/compare?run=1&run=2&tab={tab}")
