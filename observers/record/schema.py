@@ -72,7 +72,15 @@ from typing import Any
 from observers.record.json_text import load_json, parse_json
 from observers.record.regular_file import read_regular
 
-__all__ = ["checkpoint_files", "newer_format", "rank_files", "read_json", "read_json_lines", "read_names"]
+__all__ = [
+    "checkpoint_files",
+    "newer_format",
+    "rank_files",
+    "read_json",
+    "read_json_if_whole",
+    "read_json_lines",
+    "read_names",
+]
 
 FORMAT = "sacristan-1"
 # A run with more points gets no `metrics.json`, which grows with them.
@@ -119,6 +127,18 @@ def read_json(path: Path) -> Any | None:
     try:
         return load_json(path)
     except FileNotFoundError:
+        return None
+
+
+def read_json_if_whole(path: Path) -> Any:
+    """Return the content of a JSON file of a record; None if it is missing, unreadable or damaged.
+
+    Args:
+        path: The file.
+    """
+    try:
+        return load_json(path)
+    except (OSError, ValueError, RecursionError):
         return None
 
 

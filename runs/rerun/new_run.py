@@ -8,10 +8,9 @@ from pathlib import Path
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
-from observers.record.schema import RUN
+from observers.record.schema import RUN, read_json_if_whole
 from runs.errors import LaunchError, StoreError
 from runs.query.flattening import list_of
-from runs.query.index.folders import read_json
 from runs.rerun.planning import Plan
 from runs.rerun.record import is_written_by
 from runs.stores.opening import open_store
@@ -113,4 +112,4 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
 
 def _adopt(path: Path, parent: str) -> None:
     """Name the parent in a record that stock Sacred wrote."""
-    path.write_text(json.dumps({**(read_json(path) or {}), "parent": parent}, indent=2))
+    path.write_text(json.dumps({**(read_json_if_whole(path) or {}), "parent": parent}, indent=2))

@@ -26,9 +26,9 @@ from observers.record.identity import is_alive, last_beat, read_lease, true_stat
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
 from observers.record.points.intact_points import has_latest_points
-from observers.record.schema import DESTINATION, RUN, newer_format
+from observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
 from runs.errors import StoreError
-from runs.query.index.folders import SPOOLED, read_json, run_folders
+from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
@@ -189,7 +189,7 @@ def _recorded_destination(folder: Path) -> Destination | None:
 
 def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncResult:
     lease = read_lease(folder)
-    run = read_json(folder / RUN)
+    run = read_json_if_whole(folder / RUN)
     if newer := newer_format(run):
         raise StoreError(f"{folder} cannot be delivered: {newer}")
     if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
@@ -290,7 +290,7 @@ def reap(where: str | Path) -> list[Reaped]:
 
 def _reap_folders(store: Path) -> Iterator[Reaped]:
     for folder in run_folders(store):
-        if _is_dead(read_json(folder / RUN), read_lease(folder)):
+        if _is_dead(read_json_if_whole(folder / RUN), read_lease(folder)):
             uid = _reap(folder)
             if uid is not None:
                 yield Reaped(folder, uid)
@@ -305,7 +305,7 @@ def _reap(folder: Path) -> str | None:
     """Record DEAD in a run whose process is gone, and return its uid; None if the process lives."""
     try:
         with locked(folder, wait=False) as lock:
-            run, lease = read_json(folder / RUN), read_lease(folder, lock)
+            run, lease = read_json_if_whole(folder / RUN), read_lease(folder, lock)
             if run is None or lease is None or not _is_dead(run, lease):
                 return None
             _recover(folder, lock)

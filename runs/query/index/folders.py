@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from observers.record.json_text import parse_json
-from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreAwayError, StoreError
 
-__all__ = ["SPOOL", "SPOOLED", "has_record", "read_json", "require_folder", "run_folders"]
+__all__ = ["SPOOL", "SPOOLED", "has_record", "require_folder", "run_folders"]
 
 SPOOL, SPOOLED = "_spool", "run"
 
@@ -66,11 +63,3 @@ def require_folder(store: Path) -> None:
             (store / RUN).exists()
     except PermissionError as error:
         raise StoreError(f"{store} cannot be read ({error.strerror}); check its permissions") from error
-
-
-def read_json(path: Path) -> Any:
-    """Return the document in a file; None if the file is missing, unreadable or no JSON."""
-    try:
-        return parse_json(read_regular(path))
-    except (OSError, ValueError, RecursionError):
-        return None

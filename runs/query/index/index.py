@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
-from observers.record.schema import RUN
+from observers.record.schema import RUN, read_json_if_whole
 from runs.query.filters import Filter, Question, names_in
 from runs.query.flattening import mapping_of
 from runs.query.index import questions, scanning
@@ -33,7 +33,6 @@ from runs.query.index.batch import Batch
 from runs.query.index.fields import OF_RUN, ORIGINS
 from runs.query.index.file import IndexFile, clear, transaction
 from runs.query.index.filter_sql import origin_of
-from runs.query.index.folders import read_json
 from runs.query.index.values import TEXT
 from runs.query.times import DURATION, duration_s, last_sign
 
@@ -278,7 +277,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
             folder = self.store / os.fsdecode(name)
             lease = read_lease(folder)
-            document = mapping_of(read_json(folder / RUN))
+            document = mapping_of(read_json_if_whole(folder / RUN))
             status = true_status({**document, "status": "RUNNING"}, lease)
             if status == "DEAD":
                 dead.append((number,))

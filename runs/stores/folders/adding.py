@@ -8,9 +8,8 @@ from pathlib import Path
 
 from observers.artifacts.store import ArtifactStore
 from observers.record.numbered_folder import make_numbered_folder
-from observers.record.schema import RUN
+from observers.record.schema import RUN, read_json_if_whole
 from observers.record.stored_files import is_as_named
-from runs.query.index.folders import read_json
 from runs.stores.changes import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]
@@ -54,7 +53,7 @@ def _move_contents(source: Path, target: Path) -> None:
 
 def _take_versions(staged: StagedRun, beside: Path, store: Path) -> None:
     """Copy versions of artifacts, and write this store's numbers of them into the record."""
-    record = read_json(staged.folder / RUN)
+    record = read_json_if_whole(staged.folder / RUN)
     if not any(relation in record for relation in RELATIONS):
         return
     target, source = ArtifactStore(store), ArtifactStore(beside)

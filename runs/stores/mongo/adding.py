@@ -17,10 +17,10 @@ from observers.record.schema import (
     RUN,
     checkpoint_files,
     rank_files,
+    read_json_if_whole,
     read_json_lines,
 )
 from runs.errors import StoreError
-from runs.query.index.folders import read_json
 from runs.stores.changes import StagedRun
 from runs.stores.mongo.database import MongoDatabase
 from runs.stores.mongo.removing import Remover
@@ -59,7 +59,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
             with_checkpoints=True,
         )
         _deliver(delivery, mongo)
-        notes = read_json(staged.folder / NOTES)
+        notes = read_json_if_whole(staged.folder / NOTES)
         if notes:
             mongo.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
         # The true status comes last: now the run is whole.
