@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.gpus import describe_gpus
+from observers.provenance.gpus import describe_gpus, load_nvml
 from observers.provenance.imported_modules import is_loose, module_files
 from observers.record.redaction import hide_passwords
 
@@ -303,11 +303,11 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
     return found
 
 
-def machine(nvml: Any) -> dict[str, Any]:
+def machine(nvml: Any = None) -> dict[str, Any]:
     """Return OS, CPU, memory and GPUs of the machine, and the Python that runs.
 
     Args:
-        nvml: The module `pynvml`, or a substitute.
+        nvml: The module `pynvml`; None to load it.
 
     Returns:
         The entries of `machine` in `provenance.json`; None for values that the system does not report.
@@ -319,7 +319,7 @@ def machine(nvml: Any) -> dict[str, Any]:
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
-        **describe_gpus(nvml),
+        **describe_gpus(nvml or load_nvml()),
     }
 
 

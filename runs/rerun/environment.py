@@ -21,7 +21,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from observers.provenance import sources_and_git as provenance
-from observers.provenance.gpus import load_nvml
 from observers.provenance.imported_modules import is_loose
 from observers.provenance.libraries import file_digest
 from observers.provenance.reads import changed_reads
@@ -178,7 +177,7 @@ def _python_differences(record: Record) -> Iterator[Differing]:
 
 
 def _machine_differences(record: Record) -> Iterator[Differing]:
-    now = provenance.machine(load_nvml())
+    now = provenance.machine()
     pairs: list[tuple[str, Any, Any, bool]] = [
         ("processor", record.cpu, now["cpu"], True),
         ("OS", record.operating_system, now["os"], False),

@@ -5,7 +5,6 @@ import platform
 import pytest
 
 from observers.provenance import sources_and_git as provenance
-from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
 from runs.rerun.environment import compare_environment, compare_flags, requirements
 from runs.rerun.record import Record
@@ -27,7 +26,7 @@ def record(tmp_path):
         host = {"python_version": platform.python_version(), "os": ["Linux", platform.platform()]}
         document = {"experiment": experiment, "host": host, "command": "main", "status": "COMPLETED"}
         flags = {"PYTHONHASHSEED": None, "CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 1}
-        found = {"packages": provenance.packages(), "machine": provenance.machine(load_nvml())}
+        found = {"packages": provenance.packages(), "machine": provenance.machine()}
         found |= {"determinism": flags, "libraries": {}}
         if stock:
             experiment["dependencies"] = [
