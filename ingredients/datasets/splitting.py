@@ -52,9 +52,10 @@ def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[
     files = [path] if path.is_file() else sorted(path.rglob(pattern))
     if not files:
         raise DataError(f"data.path: {path} has no {kind} files in it; expected files like train-0{pattern[1:]}")
+    top = path.parent if path.is_file() else path
     parts: dict[int | None, list[Path]] = {}
     for file in files:
-        parts.setdefault(_part_of(file.relative_to(path)), []).append(file)
+        parts.setdefault(_part_of(file.relative_to(top)), []).append(file)
     if None in parts and len(parts) > 1:
         raise DataError(
             f"data.path: {parts[None][0]} belongs to no part, but other files are named for train, val or test; rename "

@@ -310,8 +310,10 @@ def test_tar_files_of_parts_are_kept_apart(tmp_path):
 
 @pytest.mark.parametrize("name", ["train1", "train-1", "train.1"])
 def test_tar_files_are_of_the_part_that_their_name_begins_with(name, tmp_path):
-    write_tar(tmp_path / f"{name}.tar", [sample(number) for number in range(3)])
-    assert load_source("tar", str(tmp_path)).part.tolist() == [TRAIN] * 3
+    file = tmp_path / f"{name}.tar"
+    write_tar(file, [sample(number) for number in range(3)])
+    for path in (tmp_path, file):
+        assert load_source("tar", str(path)).part.tolist() == [TRAIN] * 3
 
 
 def test_tar_files_of_other_content_have_another_fingerprint(tmp_path):
