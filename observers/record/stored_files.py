@@ -16,7 +16,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.regular_file import open_regular
 
-__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below", "write_sparsely"]
+__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below", "share", "write_sparsely"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,9 +72,9 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
         else:
             if not store.is_dir():
                 store.mkdir(parents=True, exist_ok=True)
-                _share(store)
+                share(store)
             _copy(stream, before, path, target)
-            _share(target)
+            share(target)
     below = os.path.join(base, "")  # noqa: PTH118
     name = str(target)
     return name[len(below) :] if name.startswith(below) else os.path.relpath(target, base)
@@ -107,10 +107,13 @@ def _md5() -> hashlib._Hash:
     return hashlib.md5(usedforsecurity=False)
 
 
-def _share(path: Path) -> None:
+def share(path: Path) -> None:
     """Give all users of the folder around a path the same rights on the path, whatever the umask.
 
     Otherwise the first user of a shared folder would lock the others out of the contents they share.
+
+    Args:
+        path: A folder, or a file that they may read.
     """
     around = path.parent.stat().st_mode
     if path.is_dir():

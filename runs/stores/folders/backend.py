@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import replacing
 from observers.record.locking import claimed
+from observers.record.regular_file import read_regular
 from observers.record.schema import NOTES, RUN
+from observers.record.stored_files import share
 from runs.errors import StoreError, naming_os_errors
 from runs.query.filters import Filter, Question
 from runs.query.index.folders import has_record, require_folder
@@ -152,13 +154,19 @@ class FolderBackend(Backend):
                 stream.write(content)
 
     def views(self) -> list[Any]:
+        found: list[Any] = []
         with naming_os_errors(f"{self.folder / _VIEWS} cannot be read"):
-            return [_view_at(path) for path in sorted((self.folder / _VIEWS).glob("*.json"))]
+            for path in sorted((self.folder / _VIEWS).glob("*.json")):
+                with contextlib.suppress(OSError):  # it is no file, or another user's
+                    found.append(_view_at(path))
+        return found
 
     def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
         path = self.folder / _VIEWS / f"{key}.json"
         with naming_os_errors(f"{path} cannot be written"):
-            path.parent.mkdir(exist_ok=True)
+            if not path.parent.is_dir():
+                path.parent.mkdir(exist_ok=True)
+                share(path.parent)
             with claimed(path.parent):
                 check(_view_at(path))
                 if document is None:
@@ -166,6 +174,8 @@ class FolderBackend(Backend):
                     return
                 with replacing(path) as stream:
                     stream.write(json.dumps(document, indent=2).encode())
+                if not document.get("owner"):
+                    share(path)
 
     def remove(self, run: Run) -> None:
         remove_folder(self.folder, self.folder / run.id)
@@ -220,9 +230,7 @@ def _is_known(name: str, value: Any, mappings: set[str]) -> bool:
 def _view_at(path: Path) -> Any:
     """Return the document of a named view; None if there is none, and a text of what is damaged."""
     try:
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_VIEW_BYTES)
-        return json.loads(data)
+        return json.loads(read_regular(path, _MAX_VIEW_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

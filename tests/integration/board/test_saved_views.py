@@ -1,7 +1,9 @@
 """Named views, in a folder and in a database."""
 
 import getpass
+import os
 import shutil
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -90,6 +92,29 @@ def test_damaged_view_hides_no_other_and_can_be_replaced(own_store, mongo_url):
         assert names(store) == [("b", "")]
         store.views.save(SavedView("a", "x=2"))
         assert names(store) == [("a", ""), ("b", "")]
+
+
+def test_what_is_no_file_in_the_place_of_a_view_hides_no_other(recorded, tmp_path):
+    with open_store(shutil.copytree(recorded, tmp_path / "store")) as store:
+        store.views.save(SavedView("a", "x=1"))
+        (tmp_path / "store" / ".views" / "b.json").mkdir()
+        os.mkfifo(tmp_path / "store" / ".views" / "c.json")
+        assert names(store) == [("a", "")]
+
+
+def test_shared_view_is_there_for_all_users_of_the_folder_whatever_the_umask(recorded, tmp_path):
+    folder = shutil.copytree(recorded, tmp_path / "store")
+    folder.chmod(0o1777)
+    views = [SavedView("a", "x=1"), SavedView("a", "x=1", "ann")]
+    before = os.umask(0o077)
+    try:
+        with open_store(folder) as store:
+            for view in views:
+                store.views.save(view)
+    finally:
+        os.umask(before)
+    places = [folder / ".views", *(folder / ".views" / f"{view.key}.json" for view in views)]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in places] == [0o1777, 0o644, 0o600]
 
 
 def test_folder_that_cannot_be_written_keeps_the_view(recorded, tmp_path, monkeypatch):
