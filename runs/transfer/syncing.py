@@ -326,7 +326,7 @@ def _reap_database(url: str) -> Iterator[Reaped]:
     wanted = dict.fromkeys(("format", "status", "lease", "uid", "heartbeat", "start_time"), 1)
     with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
         for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
-            if true_status(run, run["lease"]) == "DEAD":
+            if _is_dead(run, run["lease"]):
                 change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
                 mongo.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
                 yield Reaped(run["_id"], run.get("uid", ""))

@@ -259,9 +259,12 @@ def test_reap_marks_dead_runs_of_a_database_with_its_prefix(database, mongo_url,
     collection.insert_one({"_id": 1, "status": "RUNNING", "uid": "a" * 32, "lease": gone})
     collection.insert_one({"_id": 2, "status": "RUNNING", "uid": "b" * 32, "lease": alive})
     collection.insert_one({"_id": 3, "status": "RUNNING", "uid": "c" * 32})  # stock Sacred's
+    newer = {"_id": 4, "status": "RUNNING", "uid": "d" * 32, "lease": gone, "format": "sacristan-2"}
+    collection.insert_one(newer)
     where = f"{mongo_url}/{database.name}#{prefix}" if prefix else f"{mongo_url}/{database.name}"
     assert runs_command(["reap", "--json", where]) == 0
     assert json.loads(capsys.readouterr().out) == [{"run": "1", "uid": "a" * 32, "status": "DEAD"}]
-    assert [run["status"] for run in collection.find(sort=[("_id", 1)])] == ["DEAD", "RUNNING", "RUNNING"]
+    assert [run["status"] for run in collection.find(sort=[("_id", 1)])] == ["DEAD", *["RUNNING"] * 3]
+    assert collection.find_one({"_id": 4}) == newer
     assert reap(where) == []
     assert database.list_collection_names() == [collection.name]
