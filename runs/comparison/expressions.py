@@ -202,11 +202,8 @@ class _Parser:
             num_signs += 1
         formula = self._atom()
         if self._next("**"):
-            formula = _applied(np.power, formula, self._chain((), self._signed_atom))
+            formula = _applied(np.power, formula, self._factor())
         return _applied(np.negative, formula) if num_signs % 2 else formula
-
-    def _signed_atom(self) -> Formula:
-        return _applied(np.negative, self._atom()) if self._next("-") else self._atom()
 
     def _atom(self) -> Formula:
         if self._next("("):
