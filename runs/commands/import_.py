@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from runs.commands.terminal.arguments import add_json, number, open_place, where_of
 from runs.commands.terminal.outcomes import print_copied
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from runs.errors import RunsError
 from runs.query.texts import count_text
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.transfer.archives import import_runs
     from runs.transfer.foreign import import_foreign
 
+    is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path)
+    if is_archive and (arguments.dry or arguments.tags):
+        raise RunsError(f"import: {arguments.path} is an archive of runs, which takes no --dry and no --tag")
     with open_place(where_of(arguments), create=True) as store:
-        if arguments.kind is None and zipfile.is_zipfile(arguments.path):
+        if is_archive:
             print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
             return 0
         outcomes = import_foreign(arguments.path, store, arguments.kind, arguments.tags, dry=arguments.dry)

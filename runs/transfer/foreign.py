@@ -23,7 +23,7 @@ from observers.record.media_files import MediaFiles
 from observers.record.points.points import TICKS_PER_S, Series
 from observers.record.safe_paths import relative_path
 from observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
-from runs.errors import ForeignError, StoreError
+from runs.errors import ForeignError, MissingExtraError, StoreError
 from runs.stores.changes import StagedRun
 from runs.stores.run import Run
 from runs.stores.store import Store, check_tags
@@ -36,6 +36,10 @@ __all__ = ["FILES", "ImportedRun", "import_foreign"]
 # The folder of an imported run's files, apart from those of the record.
 FILES = "files"
 _EPOCH = datetime(1970, 1, 1)
+# The greatest time of a point after the start.
+_MOST_S = (2**32 - 1) / TICKS_PER_S
+# Before and after 1970, in seconds: 1,900 years, which is as far as records can tell times.
+_FAR_S = 6e10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,12 +102,13 @@ def import_foreign(
 
 def _import(found: Found, kind: str, store: Store, tags: Collection[str], *, dry: bool) -> ImportedRun:
     try:
-        run = found.read()
+        run = _read(found)
+        digest = _digest(run)
     except ForeignError as error:
         return ImportedRun(found.place, "failed", left_out=(str(error),))
     except OSError as error:
         return ImportedRun(found.place, "failed", left_out=(f"{error.filename}: {error.strerror}",))
-    uid, digest = _uid(kind, found.key), _digest(run)
+    uid = _uid(kind, found.key)
     present = store.backend.run_of_uid(uid)
     if present is not None and present.document.get("imported", {}).get("digest") == digest:
         return ImportedRun(found.place, "present", present.id, run.num_points, tuple(run.left_out))
@@ -117,6 +122,34 @@ def _import(found: Found, kind: str, store: Store, tags: Collection[str], *, dry
             store.discard([present])
         id = store.add(staged).run.id
     return ImportedRun(found.place, outcome, id, run.num_points, staged.left_out)
+
+
+def _read(found: Found) -> ForeignRun:
+    try:
+        run = found.read()
+        run.config = _with_texts_as_keys(run.config)
+    except (ForeignError, MissingExtraError, OSError):
+        raise
+    except Exception as error:  # parsers raise what they meet
+        raise ForeignError(f"its content makes no sense ({type(error).__name__}: {error})") from error
+    for time in (_start_of(run), run.stopped or 0.0):
+        if not abs(time) < _FAR_S:
+            raise ForeignError(f"got the time {time:g}, expected seconds since 1970")
+    return run
+
+
+def _with_texts_as_keys(value: Any) -> Any:
+    """Return a config, whose keys may be numbers in YAML, as JSON holds it."""
+    if isinstance(value, dict):
+        return {str(key): _with_texts_as_keys(item) for key, item in value.items()}
+    return [_with_texts_as_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _start_of(run: ForeignRun) -> float:
+    """Return when a run started; one without times when its last file was written."""
+    first = min((float(np.nanmin(curve.times)) for curve in run.curves if _has_times(curve)), default=None)
+    known = [time for time in (run.started, first) if time is not None]
+    return min(known) if known else run.stopped or 0.0
 
 
 def _uid(kind: str, key: str) -> str:
@@ -170,10 +203,7 @@ class _Staging:
         self.run, self.uid, self.imported, self.folder = run, uid, imported, folder
         self.tags, self.earlier = tags, earlier
         self.left_out = list(run.left_out)
-        first = min((float(np.nanmin(curve.times)) for curve in run.curves if _has_times(curve)), default=None)
-        known = [time for time in (run.started, first) if time is not None]
-        # A run without times starts when its last file was written.
-        self.started = min(known) if known else run.stopped or 0.0
+        self.started = _start_of(run)
 
     def write(self) -> StagedRun:
         """Write everything; `run.json` comes last, without which there is no run."""
@@ -198,9 +228,9 @@ class _Staging:
     def _each_series(self) -> Iterator[tuple[str, Series]]:
         for curve in self.run.curves:
             times = np.where(np.isnan(curve.times), 0.0, curve.times - self.started)
-            if times.max(initial=0.0) > (2**32 - 1) / TICKS_PER_S:
+            if times.max(initial=0.0) > _MOST_S:
                 self.left_out.append(f"times of {curve.name!r} more than 497 days after the start")
-            yield curve.name, Series(curve.steps, curve.values, times)
+            yield curve.name, Series(curve.steps, curve.values, np.minimum(times, _MOST_S))
 
     def _write_media(self) -> None:
         def fail(path: Path, error: OSError) -> None:

@@ -21,6 +21,7 @@ from runs.__main__ import main
 from runs.errors import ForeignError, LaunchError
 from runs.rerun.record import Record
 from runs.stores.opening import open_store
+from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
 from runs.transfer.foreign import import_foreign
 from runs.transfer.trackers import wandb_files
@@ -301,6 +302,8 @@ def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, stor
         ),
         ("a.csv", "loss,iteration\n1,0.5\n2,1.5\n", {"loss": ([0.5, 1.5], ["1.0", "2.0"])}, None),
         ("a.csv", "loss\n1\n2\n", {"loss": ([0, 1], ["1.0", "2.0"])}, None),
+        # Milliseconds are no times, and kept as what they are.
+        ("a.csv", "time,loss\n17e11,1\n", {"loss": ([0], ["1.0"]), "time": ([0], ["1700000000000.0"])}, None),
         (
             "a.csv",
             "loss,acc\n1,2\n3\n4,5\n",
@@ -342,6 +345,32 @@ def test_one_damaged_run_fails_and_hides_no_others(name, content, message, tmp_p
     assert len(store) == 0
 
 
+def test_table_of_a_number_that_no_float_holds_hides_no_others_and_keys_of_a_config_become_texts(tmp_path, store):
+    folder = tmp_path / "from"
+    folder.mkdir()
+    (folder / "a.csv").write_text(f"loss\n{'9' * 400}\n")
+    (folder / "b.csv").write_text("loss\n1\n")
+    (folder / "config.yaml").write_text("lr: {0: 0.1, rest: 2}\n")
+    failed, new = take(folder, store)
+    assert failed.left_out == ("its content makes no sense (OverflowError: int too large to convert to float)",)
+    assert (failed.outcome, new.outcome) == ("failed", "new")
+    [run] = store
+    assert run.config == {"lr": {"0": 0.1, "rest": 2}}
+
+
+def test_run_of_a_time_that_no_calendar_has_fails(tmp_path, store):
+    folder = tmp_path / "from" / "0" / "abc"
+    (folder / "metrics").mkdir(parents=True)
+    (folder / "meta.yaml").write_text("run_id: abc\nstatus: 3\n")
+    (folder / "metrics" / "loss").write_text(f"{10**18} 0.5 0\n")
+    [outcome] = take(tmp_path / "from", store)
+    assert (outcome.outcome, outcome.left_out) == ("failed", ("got the time 1e+15, expected seconds since 1970",))
+    (folder / "metrics" / "loss").write_text(f"{10**12} 0.5 0\n{10**18} 0.4 1\n")
+    [outcome] = take(tmp_path / "from", store)
+    assert outcome.left_out == ("times of 'loss' more than 497 days after the start",)
+    assert store.get(outcome.id).metric("loss").times.tolist() == [0, 42_949_672.95]
+
+
 def test_import_names_each_run_and_ends_with_1_if_one_failed(tmp_path, capsys):
     (tmp_path / "from").mkdir()
     (tmp_path / "from" / "good.csv").write_text("step,loss\n0,1\n1,2\n")
@@ -376,6 +405,16 @@ def test_import_that_makes_no_sense_is_rejected_in_one_sentence(words, message, 
     monkeypatch.chdir(tmp_path)
     assert main(["--store", str(tmp_path / "store"), "import", *words]) == 1
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--dry"], ["--tag", "old"]])
+def test_option_for_other_trackers_is_rejected_with_an_archive(option, tmp_path, store, capsys):
+    (tmp_path / "a.csv").write_text("loss\n1\n")
+    take(tmp_path / "a.csv", store)
+    export_runs(list(store), tmp_path / "runs.zip")
+    assert main(["--store", str(tmp_path / "other"), "import", str(tmp_path / "runs.zip"), *option]) == 1
+    assert "runs.zip is an archive of runs, which takes no --dry and no --tag" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_imported_runs_are_copied_to_a_database_and_not_started_again(tmp_path, store, mongo_url, database):

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import yaml
@@ -78,7 +78,7 @@ def _take_points(run: ForeignRun, rows: list[dict[str, Any]], step_column: str |
             if name in (step_column, time_column) or value is None:
                 continue
             if isinstance(value, int | float):
-                at = float(time_s) if isinstance(time_s, int | float) else np.nan
+                at = float(time_s) if _is_epoch(time_s) else np.nan
                 points.setdefault(name, []).append((step, float(value), at))
             else:
                 texts[name] = texts.get(name, 0) + 1
@@ -88,9 +88,9 @@ def _take_points(run: ForeignRun, rows: list[dict[str, Any]], step_column: str |
     run.left_out += [f"{count} cells of {name!r} are no numbers" for name, count in texts.items()]
 
 
-def _is_epoch(value: Any) -> bool:
-    """Tell whether a number is a time since 1970, and not since a start."""
-    return isinstance(value, int | float) and value > 1e8
+def _is_epoch(value: Any) -> TypeGuard[float]:
+    """Tell whether a number is a time in seconds since 1970: neither milliseconds, nor seconds since a start."""
+    return isinstance(value, int | float) and 1e8 < value < 1e11
 
 
 def _table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:

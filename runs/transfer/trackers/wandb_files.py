@@ -32,7 +32,6 @@ from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_step
 __all__ = ["KIND", "find", "recognizes"]
 
 KIND = "wandb"
-_FOLDER = re.compile(r"(offline-)?run-(?P<time>\d{8}_\d{6})-(?P<id>.+)")
 _HEADER = b":W&B"
 _HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
