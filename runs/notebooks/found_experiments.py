@@ -29,7 +29,6 @@ __all__ = ["PAGE", "Experiment", "Page", "QuerySet"]
 
 # Number of experiments whose fields are fetched together.
 PAGE = 500
-# Mappings that a run reads separately.
 _ON_MISSING = ("raise", "ignore")
 _MISSING = object()
 

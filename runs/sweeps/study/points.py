@@ -102,9 +102,8 @@ def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
 
 def choices(values: Sequence[Any]) -> list[Any]:
     """Return values as Optuna gets them: unchanged, or as JSON if Optuna cannot store them or tell them apart."""
-    if all(map(_is_plain, values)) and len(set(values)) == len(
-        values
-    ):  # for which 1, 1.0 and True are the same, as for Optuna
+    # For a set, 1, 1.0 and True are the same, as for Optuna.
+    if all(map(_is_plain, values)) and len(set(values)) == len(values):
         return list(values)
     texts = [json.dumps(value) for value in values]
     return [text if text not in texts[:place] else f"{text} ({place})" for place, text in enumerate(texts)]
