@@ -128,8 +128,8 @@ class MongoBackend(Backend):
             yield {"uid": {"$not": {"$gt": ""}}}
         for name in sorted(filter(self._has_serialized, question.judged)):
             yield _is_serialized(name)
-        if "status" in question.judged:
-            yield {"status": "RUNNING"}  # or DEAD
+        if not question.judged.isdisjoint(("status", DURATION)):
+            yield {"status": "RUNNING"}  # or DEAD, and its duration changes
         if "note" in question.judged:
             yield {OMNIBOARD_NOTES: {"$type": "string"}}
 

@@ -14,7 +14,6 @@ from bson.raw_bson import RawBSONDocument
 from runs.query.filters import SEARCHED, Condition, Filter, Not, Words, holds, texts_to_search
 from runs.query.flattening import mapping_of
 from runs.query.names import id_of
-from runs.query.times import DURATION
 from runs.stores.mongo.database import BATCH, MongoDatabase
 from runs.stores.mongo.documents import note_in, plain, projection_of, row_in, tags_in
 from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
@@ -26,10 +25,9 @@ _FRESH_S = 1.0
 
 
 class ComputedConditions:
-    """Finds the runs that a text search, a regular expression or a condition on the duration chooses.
+    """Finds the runs that a text search or a regular expression chooses.
 
-    The server's regular expressions are of another dialect, and a duration is no field of a run's document. The result
-    of the last text search is kept for a second.
+    The server's regular expressions are of another dialect. The result of the last text search is kept for a second.
 
     Args:
         mongo: The database.
@@ -53,8 +51,7 @@ class ComputedConditions:
         if isinstance(tree, Words):
             return Condition("_id", "in", self._having(tree.words))
         if isinstance(tree, Condition):
-            is_computed = tree.operator == "~" or tree.name == DURATION
-            return Condition("_id", "in", list(self._matching(tree))) if is_computed else tree
+            return Condition("_id", "in", list(self._matching(tree))) if tree.operator == "~" else tree
         parts = tuple(map(self.replaced, tree.parts))
         return Not(parts[0]) if isinstance(tree, Not) else type(tree)(parts)
 

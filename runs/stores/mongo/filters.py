@@ -14,6 +14,7 @@ from observers.mongo.documents import stored_key
 from observers.record.storable import is_large
 from runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
 from runs.query.names import TIMES
+from runs.query.times import DURATION
 
 __all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 
@@ -23,6 +24,29 @@ OMNIBOARD_TAGS, OMNIBOARD_NOTES = "omniboard.tags", "omniboard.notes"
 _OPERATORS = {"==": "$eq", "<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NOTHING: Query = {"_id": {"$in": []}}
 _NO_LIST: Query = {"$not": {"$type": "array"}}
+
+
+def _is_time(expression: str) -> Query:
+    return {"$eq": [{"$type": expression}, "date"]}
+
+
+# `runs.query.times.duration_s` as an expression, in seconds; null where that is None. Reading 20,000 documents to filter
+# them by their duration takes eighty times as long.
+_DURATION_S: Query = {
+    "$let": {
+        "vars": {
+            "start": {"$ifNull": ["$start_time", "$queue_time"]},
+            "stop": {"$cond": [_is_time("$stop_time"), "$stop_time", "$heartbeat"]},
+        },
+        "in": {
+            "$cond": [
+                {"$and": [_is_time("$$start"), _is_time("$$stop"), {"$gte": ["$$stop", "$$start"]}]},
+                {"$divide": [{"$subtract": ["$$stop", "$$start"]}, 1000]},
+                None,
+            ]
+        },
+    }
+}
 
 
 def stored_path(name: str) -> str:
@@ -64,6 +88,8 @@ def _condition(condition: Condition) -> Query:
         return _on_id(operator, value)
     if operator == "in":
         return query_of(OneOf(tuple(Condition(name, "==", item) for item in value)))
+    if name == DURATION:
+        return _on_duration(operator, value)
     if _is_nan(value) and operator != "==":
         return _NOTHING
     if name in TIMES and isinstance(value, str):
@@ -134,6 +160,15 @@ def _keys_of(id: Any) -> Iterator[Any]:
         yield str(id)  # digits may be a text
     elif isinstance(id, str) and bson.ObjectId.is_valid(id):
         yield bson.ObjectId(id)
+
+
+def _on_duration(operator: str, value: Any) -> Query:
+    """Return a condition on the duration, which no document holds."""
+    if operator == "==" and value is None:
+        return {"$expr": {"$eq": [_DURATION_S, None]}}
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return _NOTHING
+    return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, {_OPERATORS[operator]: [_DURATION_S, value]}]}}
 
 
 def exists(name: str) -> Query:
