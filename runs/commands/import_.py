@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, number, open_place, where_of
+from runs.commands.terminal.arguments import add_json, is_url, number, open_place, where_of
 from runs.commands.terminal.outcomes import print_copied
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.errors import RunsError
@@ -44,12 +46,19 @@ def main(arguments: argparse.Namespace) -> int:
     is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path)
     if is_archive and (arguments.dry or arguments.tags):
         raise RunsError(f"import: {arguments.path} is an archive of runs, which takes no --dry and no --tag")
-    with open_place(where_of(arguments), create=True) as store:
+    where = where_of(arguments)
+    with contextlib.ExitStack() as stack:
+        place = where
+        if arguments.dry and not is_url(where) and not Path(where).exists():
+            place = stack.enter_context(tempfile.TemporaryDirectory())  # compare with an empty store, and create none
+        store = stack.enter_context(open_place(place, create=True))
         if is_archive:
             print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
             return 0
         outcomes = import_foreign(arguments.path, store, arguments.kind, arguments.tags, dry=arguments.dry)
-        return _report(outcomes, where=store.where, in_json=arguments.json, dry=arguments.dry)
+        return _report(
+            outcomes, where=where if arguments.dry else store.where, in_json=arguments.json, dry=arguments.dry
+        )
 
 
 def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:

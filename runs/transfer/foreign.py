@@ -7,6 +7,7 @@ which takes over its tags and note; the old one goes to the trash.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -23,7 +24,8 @@ from observers.record.media_files import MediaFiles
 from observers.record.points.points import TICKS_PER_S, Series
 from observers.record.safe_paths import relative_path
 from observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
-from runs.errors import ForeignError, MissingExtraError, StoreError
+from runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
+from runs.query.flattening import mapping_of
 from runs.stores.changes import StagedRun
 from runs.stores.run import Run
 from runs.stores.store import Store, check_tags
@@ -92,15 +94,18 @@ def import_foreign(
     check_tags(tags)
     path = Path(path)
     reader = reader_for(path, kind)
+    discarded = frozenset(run.uid for run in store.trash())
     is_empty = True
     for found in reader.find(path):
         is_empty = False
-        yield _import(found, reader.KIND, store, tags, dry=dry)
+        yield _import(found, reader.KIND, store, tags, discarded, dry=dry)
     if is_empty:
         raise ForeignError(f"{path} holds no runs of the kind {reader.KIND}")
 
 
-def _import(found: Found, kind: str, store: Store, tags: Collection[str], *, dry: bool) -> ImportedRun:
+def _import(
+    found: Found, kind: str, store: Store, tags: Collection[str], discarded: Collection[str | None], *, dry: bool
+) -> ImportedRun:
     try:
         run = _read(found)
         digest = _digest(run)
@@ -110,7 +115,11 @@ def _import(found: Found, kind: str, store: Store, tags: Collection[str], *, dry
         return ImportedRun(found.place, "failed", left_out=(f"{error.filename}: {error.strerror}",))
     uid = _uid(kind, found.key)
     present = store.backend.run_of_uid(uid)
-    if present is not None and present.document.get("imported", {}).get("digest") == digest:
+    if present is None and uid in discarded and not dry:
+        # By a user; or by an import that was killed before the new run was added, which would lose tags and note.
+        with contextlib.suppress(RunNotFoundError):
+            present = store.restore(uid)
+    if present is not None and mapping_of(present.document.get("imported")).get("digest") == digest:
         return ImportedRun(found.place, "present", present.id, run.num_points, tuple(run.left_out))
     outcome: Literal["new", "completed"] = "new" if present is None else "completed"
     if dry:

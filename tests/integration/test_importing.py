@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -463,3 +464,42 @@ def test_names_of_a_hostile_source_stay_inside_the_store(sample, store, tmp_path
 def test_kind_of_an_entry_point_must_be_known(tmp_path, store):
     with pytest.raises(ForeignError, match="expected one of mlflow, wandb, tensorboard, csv"):
         take(tmp_path, store, kind="aim")
+
+
+def test_import_killed_between_discarding_a_run_and_adding_its_successor_keeps_tags_and_note(tmp_path, store):
+    source = tmp_path / "a.csv"
+    source.write_text("step,loss\n0,1\n")
+    [first] = take(source, store)
+    run = store.write_note(store.tag(store.get(first.id), ["mine"]), "good")
+    source.write_text("step,loss\n0,1\n1,2\n")
+    store.discard([run])  # what the killed import did
+    [second] = take(source, store)
+    assert second.outcome == "completed"
+    [run] = store
+    assert (run.tags, run.note, len(run.metric("loss"))) == (["mine"], "good", 2)
+
+
+@pytest.mark.parametrize("how", ["address", "link"])
+def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, sample, store, tmp_path):
+    path = sample("mlflow", "files")
+    secrets = tmp_path / "secrets" / "artifacts"
+    secrets.mkdir(parents=True)
+    (secrets / "key").write_text("secret")
+    [folder] = [each.parent for each in path.rglob("artifacts") if (each / "notes").is_dir()]
+    shutil.rmtree(folder / "artifacts")
+    if how == "link":
+        (folder / "artifacts").symlink_to(secrets)
+    meta = folder / "meta.yaml"
+    text = meta.read_text()
+    address = re.search("artifact_uri: (.*)", text)[1]
+    meta.write_text(text.replace(address, secrets.as_uri()))
+    take(path, store)
+    [run] = [run for run in store if run["meta.comment"] == "parent"]
+    assert list(run.artifacts) == []
+
+
+def test_dry_import_creates_no_store(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("step,loss\n0,1\n")
+    assert main(["--store", str(tmp_path / "none"), "import", str(tmp_path / "a.csv"), "--dry"]) == 0
+    assert f"would import into {tmp_path}/none: 1 new; 1 point" in capsys.readouterr().out
+    assert not (tmp_path / "none").exists()

@@ -30,8 +30,8 @@ def _is_time(expression: str) -> Query:
     return {"$eq": [{"$type": expression}, "date"]}
 
 
-# `runs.query.times.duration_s` as an expression, in seconds; null where that is None. Reading 20,000 documents to filter
-# them by their duration takes eighty times as long.
+# `runs.query.times.duration_s` as an expression, in seconds; null where that is None. To filter 20,000 documents
+# by reading them takes eighty times as long.
 _DURATION_S: Query = {
     "$let": {
         "vars": {

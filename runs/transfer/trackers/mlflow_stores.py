@@ -151,7 +151,7 @@ def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
     run = _made(row["status"], row["experiment"] or "mlflow", tags, params, points)
     run.title = run.title or row["name"] or ""
     run.started, run.stopped = _seconds(row["start_time"]), _seconds(row["end_time"])
-    _take_artifacts(run, _artifact_folder(row["artifact_uri"], path.parent))
+    _take_artifacts(run, _artifact_folder(row["artifact_uri"], path.parent, key))
     return run
 
 
@@ -179,7 +179,9 @@ def _read_folder(folder: Path) -> ForeignRun:
     run.title = run.title or str(meta.get("run_name") or "")
     run.started, run.stopped = _seconds(meta.get("start_time")), _seconds(meta.get("end_time"))
     own = folder / "artifacts"
-    _take_artifacts(run, own if own.is_dir() else _artifact_folder(meta.get("artifact_uri"), folder.parent.parent))
+    is_own = own.is_dir() and not own.is_symlink()
+    address = meta.get("artifact_uri")
+    _take_artifacts(run, own if is_own else _artifact_folder(address, folder.parent.parent, folder.name))
     return run
 
 
@@ -225,8 +227,11 @@ def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
 # ---------------------------------------------------------------------- artifacts
 
 
-def _artifact_folder(address: Any, base: Path) -> Path | str:
-    """Return the folder of a run's artifacts, also after the store was moved; or a sentence."""
+def _artifact_folder(address: Any, base: Path, key: str) -> Path | str:
+    """Return the folder of a run's artifacts, also after the store was moved; or a sentence.
+
+    No other folder is taken than one of this run, such as one that a hostile store names.
+    """
     parts = urlsplit(str(address or ""))
     if not address:
         return ""
@@ -238,8 +243,8 @@ def _artifact_folder(address: Any, base: Path) -> Path | str:
         candidates = (base / "mlartifacts" / unquote(parts.path).lstrip("/"),)
     else:
         return f"artifacts are at {address}, and stay there"
-    found = next((each for each in candidates if each.is_dir()), None)
-    return found if found is not None else ""
+    named = (each for each in candidates if each.name == "artifacts" and key in each.parts and ".." not in each.parts)
+    return next((each for each in named if each.is_dir() and not each.is_symlink()), "")
 
 
 def _take_artifacts(run: ForeignRun, folder: Path | str) -> None:
