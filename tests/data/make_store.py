@@ -160,7 +160,13 @@ def _environment() -> str:
     """Return the Python of an environment in the lab that has the packages of the present one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", LAB / "venv"], check=True)
     packages = next((LAB / "venv/lib").glob("python*/site-packages"))
-    (packages / "present.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    # By links with neutral names, as tracebacks hold the paths of files.
+    links = []
+    for number, path in enumerate(path for path in sys.path if path.endswith("-packages")):
+        links.append(LAB.with_name(f"packages-{number}") / "site-packages")
+        links[-1].parent.mkdir()
+        links[-1].symlink_to(path)
+    (packages / "present.pth").write_text("\n".join(map(str, links)))
     return str(LAB / "venv/bin/python")
 
 
