@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _RETRY_S = 0.5
 _FIRST_ANSWER_S = 60.0
+_SLOW = ("timed out", "No servers found yet")
 
 
 def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]]:
@@ -63,7 +64,7 @@ class Outages:
             try:
                 answer = question()
             except ConnectionFailure as error:
-                may_be_slow = "timed out" in str(error) and time.monotonic() < patience
+                may_be_slow = any(sign in str(error) for sign in _SLOW) and time.monotonic() < patience
                 if self._is_hurried or not (self._has_answered or may_be_slow):
                     raise self.error(error) from error
                 if not is_away:
