@@ -32,6 +32,7 @@ __all__ = [
     "Difference",
     "ExperimentLoader",
     "Exported",
+    "ExportedRun",
     "Fetched",
     "FilterError",
     "ForeignError",
@@ -61,6 +62,7 @@ __all__ = [
     "copy",
     "diff",
     "export_runs",
+    "export_to",
     "fetch",
     "fork",
     "import_foreign",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from runs.stores.store import Store
     from runs.transfer.archives import Exported, export_runs, import_runs
     from runs.transfer.copying import copy
+    from runs.transfer.exporting import ExportedRun, export_to
     from runs.transfer.fetching import Fetched, fetch
     from runs.transfer.foreign import ImportedRun, import_foreign
     from runs.transfer.syncing import Reaped, SyncResult, reap, sync
@@ -134,6 +137,7 @@ else:
         "runs.transfer.archives": "Exported export_runs import_runs",
         "runs.transfer.copying": "copy",
         "runs.transfer.fetching": "Fetched fetch",
+        "runs.transfer.exporting": "ExportedRun export_to",
         "runs.transfer.foreign": "ImportedRun import_foreign",
         "runs.transfer.syncing": "Reaped SyncResult reap sync",
         "runs.work.mongod": "Mongod",

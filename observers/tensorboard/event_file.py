@@ -96,12 +96,14 @@ class EventFile:
             self._warned = True
             _log.warning("%s cannot be written (%s); training continues, and writing is retried", self.path, error)
 
-    def close(self) -> None:
-        """Write the remaining records, and close the file."""
+    def close(self) -> bool:
+        """Write the remaining records, and close the file; return whether it has all of them."""
         self.flush()
         self._file.close()
-        if self.num_lost or self._file.num_pending_bytes:
+        is_whole = not (self.num_lost or self._file.num_pending_bytes)
+        if not is_whole:
             _log.error("%s: not all events could be written; the run's own record has them", self.path)
+        return is_whole
 
 
 @functools.lru_cache(maxsize=1024)

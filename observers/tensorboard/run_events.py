@@ -165,15 +165,18 @@ class RunEvents:
         """Write the added events, and those that failed before."""
         self._file.flush()
 
-    def end(self, at: datetime, *, completed: bool) -> None:
+    def end(self, at: datetime, *, completed: bool) -> bool:
         """Write the end of the run, and close the file.
 
         Args:
             at: When the run ended.
             completed: Whether it completed.
+
+        Returns:
+            Whether the file has all events.
         """
         self._file.add(events.session_end(completed, at.timestamp()))
-        self._file.close()
+        return self._file.close()
 
 
 def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:

@@ -1,4 +1,4 @@
-"""`export`: whole runs in an archive, or a table of runs or metrics."""
+"""`export`: whole runs in an archive, a table of runs or metrics, or runs for another tracker."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,23 +14,26 @@ from typing import TYPE_CHECKING, Any, TextIO
 from runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
 from runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
 from runs.commands.terminal.selection import add_selection, choose_runs, names_in
-from runs.commands.terminal.text import harmless, is_terminal
+from runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
 from runs.errors import RunsError
 from runs.query.strict_json import strict
+from runs.query.texts import count_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
-_FORMATS = ("zip", "csv", "json", "parquet")
+_TABLES = ("csv", "json", "parquet")
+_TRACKERS = ("tensorboard", "mlflow")
+_FORMATS = ("zip", *_TABLES, *_TRACKERS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser, "*")
-    add_output(parser, "output file; tables go to stdout without it")
-    help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"
+    add_output(parser, "output file, or a tracker's folder or address; tables go to stdout without it", type=_place)
+    help = "zip for whole runs; csv, json or parquet for a table; tensorboard or mlflow (by the file's suffix)"
     parser.add_argument("--format", choices=_FORMATS, help=help)
     add_selection(parser)
     parser.add_argument("--limit", type=bound, metavar="N", help="maximum number of runs, 0 for all (0)")
@@ -41,10 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the archive or the table."""
     format = _format_of(arguments)
-    output = output_of(arguments)
+    output = None if format in _TRACKERS else output_of(arguments)
     with open_given(arguments) as store:
         columns = names_in(arguments.columns) if arguments.columns else None
-        runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format != "zip", lists=False)
+        runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
+        if format in _TRACKERS:
+            return _export_to_tracker(runs, str(arguments.output), format)
         if format == "zip":
             _export_archive(runs, arguments.output)
         else:
@@ -52,14 +58,46 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _place(text: str) -> Path | str:
+    """Return a path, or the address of a server as it is."""
+    return text if "://" in text else Path(text)
+
+
 def _format_of(arguments: argparse.Namespace) -> str:
-    suffix = arguments.output.suffix.removeprefix(".").lower() if arguments.output else ""
+    suffix = arguments.output.suffix.removeprefix(".").lower() if isinstance(arguments.output, Path) else ""
     format = arguments.format or (suffix if suffix in _FORMATS else "zip")
     if arguments.output is None and format in ("zip", "parquet"):
         raise RunsError(f"export: got no file, expected -o FILE.{format}")
-    if format == "zip" and (arguments.metrics is not None or arguments.columns):
+    if arguments.output is None and format in _TRACKERS:
+        raise RunsError(f"export: got no place for {format}, expected -o FOLDER, or for mlflow the address of a server")
+    if isinstance(arguments.output, str) and format != "mlflow":
+        raise RunsError(f"export: got the address {arguments.output}, expected a file; only mlflow takes an address")
+    if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     return format
+
+
+def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
+    """Write runs to another tracker, and report; return 1 if one could not be written."""
+    from runs.transfer.exporting import export_to
+    from runs.transfer.targets import target_of
+
+    counts: Counter[str] = Counter()
+    for sentence in target_of(kind).LACKS:
+        print_to_stderr(f"note: {sentence}")
+    for run in export_to(runs, output, kind):
+        counts[run.outcome] += 1
+        counts["partial"] += bool(run.left_out) and run.outcome != "failed"
+        counts["points"] += run.num_points
+        if run.outcome == "failed":
+            print_to_stderr(f"failed: run {run.id}: {run.left_out[0]}")
+            continue
+        for sentence in run.left_out:
+            print_to_stderr(f"note: not exported of run {run.id}: {sentence}")
+    parts = [f"{counts[name]} {name}" for name in ("new", "replaced", "present", "failed") if counts[name]]
+    partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
+    print_text(f"exported to {output}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}")
+    return 1 if counts["failed"] else 0
 
 
 def _export_archive(runs: Sequence[Run], output: Path) -> None:

@@ -218,6 +218,7 @@ def add_output(
     *,
     required: bool = False,
     group: argparse._ActionsContainer | None = None,
+    type: Callable[[str], Path | str] = Path,
 ) -> None:
     """Add `--output` and `--force`; see `output_of`.
 
@@ -226,9 +227,10 @@ def add_output(
         help: The help of `--output`.
         required: Whether the command cannot do without it.
         group: A group of options that exclude `--output`.
+        type: What to make of the word; by default a path.
     """
     options: dict[str, Any] = {"required": True} if required else {}
-    (group or parser).add_argument("-o", "--output", type=Path, metavar="FILE", help=help, **options)
+    (group or parser).add_argument("-o", "--output", type=type, metavar="FILE", help=help, **options)
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
 
 

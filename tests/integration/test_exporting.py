@@ -1,0 +1,219 @@
+"""Runs written to other trackers: every point arrives, exporting again adds nothing, a kill leaves no half of a run."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver, Image
+from runs.__main__ import main
+from runs.errors import ForeignError
+from runs.stores.opening import open_store
+from runs.transfer.exporting import export_to
+from runs.transfer.foreign import import_foreign
+
+LOSSES = [1 / (step + 1) for step in range(2500)]
+
+
+@pytest.fixture(scope="module")
+def runs_folder(tmp_path_factory):
+    """A folder with a whole run, one with odd names and values, and a failed one."""
+    folder = tmp_path_factory.mktemp("runs")
+    ex = Experiment("digits", base_dir=Path(__file__).parent, save_git_info=False)
+    ex.observers.append(FileObserver(folder))
+    ex.add_config(lr=0.1, net={"width": 8, "name": None}, long="x" * 7000, what="")
+
+    @ex.main
+    def run(_run, what, lr):
+        for step, loss in enumerate(LOSSES):
+            _run.log_scalar("train/loss", loss, step)
+        for step, value in enumerate([math.nan, math.inf, -math.inf, 1e300]):
+            _run.log_scalar("odd", value, step * 0.5 if what == "odd" else step)
+        if what == "odd":
+            _run.log_scalar("../<b>loss*", 1.0, 0)
+            _run.log_scalar("<b>loss?", 2.0, 0)
+        _run.log_media("sample", Image(np.eye(8)), 3)
+        Path(folder / "notes.txt").write_text("hello")
+        _run.add_artifact(folder / "notes.txt", "notes/a.txt")
+        print("said")
+        if what == "fail":
+            raise RuntimeError("failed")
+        return 0.75
+
+    ex.run()
+    ex.run(config_updates={"what": "odd"})
+    with pytest.raises(RuntimeError):
+        ex.run(config_updates={"what": "fail"})
+    with open_store(folder) as store:
+        store.write_note(store.tag(store.get("1"), ["good"]), "a note")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory):
+    """A database of MLflow without runs, which takes long to create."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    list(export_to([], folder, "mlflow"))
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def out(tmp_path, request):
+    """A folder to export to; where the test is about MLflow, with an empty database."""
+    folder = tmp_path / "out"
+    if "mlflow" in request.node.name:
+        folder.mkdir()
+        shutil.copy(request.getfixturevalue("empty_database"), folder)
+    return folder
+
+
+@pytest.fixture
+def store(runs_folder):
+    with open_store(runs_folder) as store:
+        yield store
+
+
+def imported(path, into):
+    with open_store(into, create=True) as store:
+        outcomes = list(import_foreign(path, store))
+        assert {outcome.outcome for outcome in outcomes} == {"new"}
+        return sorted(store, key=lambda run: run.start_time)
+
+
+def num_points(run):
+    return sum(len(run.metric(name)) for name in run.metrics)
+
+
+def texts(values):
+    return [repr(value) for value in np.asarray(values).tolist()]
+
+
+def test_every_point_comes_back_from_tensorboard(store, tmp_path):
+    done = list(export_to([store.get("1")], tmp_path / "logs", "tensorboard"))
+    assert [(run.id, run.outcome, run.num_points, run.left_out) for run in done] == [
+        ("1", "new", num_points(store.get("1")), ())
+    ]
+    [back] = imported(tmp_path / "logs" / "1", tmp_path / "back")
+    run = store.get("1")
+    for name in run.metrics:
+        ours, theirs = run.metric(name), back.metric(name)
+        with np.errstate(over="ignore"):
+            assert texts(theirs.values) == texts(ours.values.astype(np.float32).astype(float))
+        assert theirs.steps.tolist() == ours.steps.tolist()
+        assert theirs.times + back.start_time.timestamp() == pytest.approx(
+            ours.times + run.start_time.timestamp(), abs=0.03
+        )
+    assert back.config["lr"] == 0.1
+    assert back.status == "COMPLETED"
+    assert [medium.name for medium in back.media] == ["sample"]
+
+
+def test_every_point_comes_back_from_mlflow(store, out, tmp_path):
+    done = list(export_to([store.get("1"), store.get("3")], out, "mlflow"))
+    long = "setting 'long': 7000 characters, and 6000 are allowed"
+    assert [(run.outcome, run.left_out) for run in done] == [("new", (long,))] * 2
+    assert [run.num_points for run in done] == [num_points(store.get(id)) for id in "13"]
+    whole, failed = imported(out / "mlflow.db", tmp_path / "back")
+    run = store.get("1")
+    for name in run.metrics:
+        ours, theirs = run.metric(name), whole.metric(name)
+        assert texts(theirs.values) == texts(ours.values)
+        assert theirs.steps.tolist() == ours.steps.tolist()
+    assert (whole.status, failed.status) == ("COMPLETED", "FAILED")
+    assert whole.name == "digits"
+    assert whole.note == run.note
+    assert (whole.config["net.width"], whole.config["net.name"], whole.config["lr"]) == (8, None, 0.1)
+    assert abs(whole.start_time.timestamp() - run.start_time.timestamp()) < 0.001
+    assert abs(whole.stop_time.timestamp() - run.stop_time.timestamp()) < 0.001
+    assert whole.artifacts["files/notes/a.txt"].read() == b"hello"
+    assert b"said" in whole.artifacts["files/output.txt"].read()
+    assert any(name.startswith("files/media/") for name in whole.artifacts)
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+def test_exporting_again_adds_nothing_and_a_changed_run_is_replaced(kind, runs_folder, out, tmp_path):
+    with open_store(runs_folder) as store:
+        run = store.get("1")
+        outcomes = lambda: [done.outcome for done in export_to([run], out, kind)]  # noqa: E731
+        assert [outcomes(), outcomes()] == [["new"], ["present"]]
+        store.write_note(run, f"another note for {kind}")
+        assert outcomes() == ["replaced"]
+        assert outcomes() == ["present"]
+        source = out / ("1" if kind == "tensorboard" else "mlflow.db")
+        assert len(imported(source, tmp_path / "back")) == 1
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+def test_names_and_steps_that_a_tracker_cannot_hold_are_told(kind, store, out):
+    [done] = export_to([store.get("2")], out, kind)
+    told = " ".join(done.left_out)
+    assert "metric 'odd': fractions of its steps" in told
+    if kind == "mlflow":
+        assert "the name of the metric '../<b>loss*', which is '_b_loss_' in MLflow" in told
+        assert "the name of the metric '<b>loss?', which is '_b_loss__2' in MLflow" in told
+
+
+@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, out, tmp_path):
+    words = ["--store", store.where, "export", "1", "2", "3", "--format", kind, "-o", str(out)]
+    process = subprocess.Popen([sys.executable, "-m", "runs", *words], stderr=subprocess.DEVNULL)
+    sign = "*/*tfevents*" if kind == "tensorboard" else "artifacts/*/*/*/output.txt"
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not any(out.glob(sign)) and time.monotonic() < deadline:
+        os.sched_yield()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    outcomes = {run.id: run.outcome for run in export_to(list(store), out, kind)}
+    assert outcomes.keys() == {"1", "2", "3"}
+    assert set(outcomes.values()) <= {"new", "present", "replaced"}
+    assert {run.outcome for run in export_to(list(store), out, kind)} == {"present"}
+    assert not list(out.glob("*.incomplete"))
+    if kind == "mlflow":
+        assert len(imported(out / "mlflow.db", tmp_path / "back")) == 3
+    else:
+        assert sorted(path.name for path in out.iterdir()) == ["1", "2", "3"]
+
+
+def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(store, tmp_path):
+    script = (
+        "import resource, sys\n"
+        "from runs.__main__ import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    words = ["--store", store.where, "export", "1", "--format", "tensorboard", "-o", str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "failed: run 1: " in done.stderr
+    assert "make room on its disk" in done.stderr
+    assert not (tmp_path / "out" / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--format", "mlflow"], "got no place for mlflow, expected -o FOLDER, or for mlflow the address of a server"),
+        (["--format", "tensorboard", "-o", "http://h"], "got the address http://h, expected a file"),
+        (["--format", "mlflow", "-o", "{store}/1/run.json"], "is no folder that MLflow still writes to"),
+        (["--format", "mlflow", "-o", "x", "--metrics", "a"], "add --format csv"),
+    ],
+)
+def test_places_that_make_no_sense_are_refused(words, message, store, capsys):
+    words = [word.replace("{store}", store.where) for word in words]
+    assert main(["--store", store.where, "export", "1", *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there_is_named(store):
+    with pytest.raises(ForeignError, match=r"http://127\.0\.0\.1:9"):
+        list(export_to([store.get("1")], "http://127.0.0.1:9", "mlflow"))
