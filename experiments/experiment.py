@@ -31,7 +31,7 @@ from ingredients.config.construct import suggested
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, look_once_at_sources
 from ingredients.errors import ConfigError, LabError
-from observers.options import environment_option, reads_option, tensorboard_option
+from observers.options import anonymous_option, environment_option, reads_option, tensorboard_option
 
 __all__ = ["Experiment"]
 
@@ -119,7 +119,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         # With git, Sacred fails in a repository without a commit, and starts a process for every source.
         options.setdefault("save_git_info", False)
         options.setdefault("base_dir", main_file.base_dir)
-        added = (tensorboard_option, environment_option, reads_option)
+        added = (tensorboard_option, environment_option, reads_option, anonymous_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *added]
         guard_sacred()
         look_once_at_sources()

@@ -15,6 +15,7 @@ from ingredients.config.threads import is_asked_for_threads, threads_sleep
 from ingredients.errors import DeviceError
 from ingredients.ranks.group import Ranks, current
 from ingredients.ranks.world import World
+from observers.record.identity import is_anonymous
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +78,8 @@ def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
     seed_globals(seed, "global", *ranks.stream)
     if ranks.size > 1:
         own = {"rank": ranks.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(device)}
+        if is_anonymous(_run.meta_info):
+            del own["host"]
         _run.info["ranks"] = ranks.gather(own)
     return device
 

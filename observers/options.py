@@ -1,4 +1,4 @@
-"""The options `-F`, `-m`, `-T`, `-E` and `-R` of an experiment's command line, with Sacred's forms."""
+"""The options `-F`, `-m`, `-T`, `-E`, `-R` and `-A` of an experiment's command line, with Sacred's forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from sacred.commandline_options import cli_option
 
 from observers.record.redaction import is_secret_name, redact
 
-__all__ = ["environment_option", "file_option", "mongo_option", "reads_option", "tensorboard_option"]
+__all__ = [
+    "anonymous_option",
+    "environment_option",
+    "file_option",
+    "mongo_option",
+    "reads_option",
+    "tensorboard_option",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -67,3 +74,8 @@ def environment_option(args: str, run: Any) -> None:
 @cli_option("-R", "--no_reads", is_flag=True)
 def reads_option(args: bool, run: Any) -> None:
     """Do not record which files below its folders, and which environment variables, the run reads."""
+
+
+@cli_option("-A", "--anonymous", is_flag=True)
+def anonymous_option(args: bool, run: Any) -> None:
+    """Record the name of neither the user nor the machine."""

@@ -68,7 +68,7 @@ class Trial:
         if not self._asks:
             return
         with self._lock:
-            self._tell({"kind": "ready", "lease": lease(1.0)})
+            self._tell({"kind": "ready", "lease": lease(1.0, is_anonymous=True)})
             answer = self._answer()
         if answer.get("begin"):
             return

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from observers.file.sacred_form import OddEntries
 from observers.record import run_clock
 from observers.record.guarding import Pace
-from observers.record.identity import lease, new_uid, parent_uid
+from observers.record.identity import is_anonymous, lease, new_uid, parent_uid, user_name
 from observers.record.journal import Journal
 from observers.record.json_text import MAX_LEVELS
 from observers.record.locking import RecordLock
@@ -62,6 +62,18 @@ class Beginning(NamedTuple):
     def options(self) -> Mapping[str, Any]:
         """The options of the command line."""
         return self.meta_info.get("options") or {}
+
+    @property
+    def is_anonymous(self) -> bool:
+        """True if neither user nor machine is recorded."""
+        return is_anonymous(self.meta_info)
+
+    @property
+    def host(self) -> dict[str, Any]:
+        """The machine and the user, as they are recorded."""
+        named = {"hostname": self.host_info.get("hostname"), "user": user_name()}
+        known = {} if self.is_anonymous else {name: value for name, value in named.items() if value is not None}
+        return {**{name: value for name, value in self.host_info.items() if name not in named}, **known}
 
     @property
     def beat_interval_s(self) -> float:
@@ -299,7 +311,7 @@ def new_entry(beginning: Beginning) -> dict[str, Any]:
         "uid": meta_info["uid"],
         "experiment": {**copy.deepcopy(dict(beginning.ex_info)), "sources": []},
         "command": beginning.command,
-        "host": dict(beginning.host_info),
+        "host": beginning.host,
         "queue_time" if beginning.is_queued else "start_time": beginning.at.isoformat(),
         "meta": meta_info,
         "status": "QUEUED" if beginning.is_queued else "RUNNING",
@@ -367,11 +379,15 @@ class LeaseFile:
         journal: The run's journal.
         lock: The lock on the record, which is held if the file system supports locks.
         beat_interval_s: Seconds between two heartbeats.
+        is_anonymous: Whether to leave out the machine's name.
     """
 
-    def __init__(self, journal: Journal, lock: RecordLock, beat_interval_s: float) -> None:
+    def __init__(
+        self, journal: Journal, lock: RecordLock, beat_interval_s: float, *, is_anonymous: bool = False
+    ) -> None:
         self._journal = journal
         self._lock = lock
+        self._is_anonymous = is_anonymous
         self._beat_interval_s = beat_interval_s
         self._due = 0.0
 
@@ -382,7 +398,8 @@ class LeaseFile:
 
     def write(self) -> None:
         """Write the lease."""
-        self._journal.write(LEASE, lease(self._beat_interval_s, locked=self._lock.is_held), durable=False)
+        content = lease(self._beat_interval_s, locked=self._lock.is_held, is_anonymous=self._is_anonymous)
+        self._journal.write(LEASE, content, durable=False)
         self._due = time.monotonic() + 0.5
 
     def move_to(self, lock: RecordLock) -> None:

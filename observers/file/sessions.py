@@ -67,7 +67,8 @@ def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states
     journal = Journal(folder)
     entry = new_entry(beginning) | ({"states_folder": str(states_folder.absolute())} if states_folder else {})
     run = RunFile(journal, entry, beginning.meta_info)
-    return Session(base, journal, LeaseFile(journal, lock, beat_interval_s), run, beginning.at, run_id)
+    lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
+    return Session(base, journal, lease, run, beginning.at, run_id)
 
 
 def started_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> Session:
@@ -91,8 +92,10 @@ def started_session(folder: Path, beginning: Beginning, base: Path, beat_interva
         meta_info["uid"] = before["uid"]
         entry = new_entry(beginning)
         entry |= {name: before[name] for name in ("queue_time", "parent", "states_folder") if name in before}
+        queued_by = {name: value for name, value in (before.get("host") or {}).items() if name == "user"}
+        entry["host"] = {name: value for name, value in entry["host"].items() if name != "user"} | queued_by
         run = RunFile(journal, entry, meta_info)
-    lease = LeaseFile(journal, lock, beat_interval_s)
+    lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
     return Session(base, journal, lease, run, beginning.at, journal.folder.name)
 
 
@@ -109,10 +112,10 @@ def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interva
         ResumeError: If the run cannot be resumed; then its record is unchanged.
     """
     with open_for_resuming(folder, base) as (before, journal, lock):
-        lease = LeaseFile(journal, lock, beat_interval_s)
+        lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
         run_clock.keep_above(time_reached(before, folder))
         at = max(beginning.at, run_clock.utc_now())
-        entry = resumed_entry(before, folder, at, beginning.host_info, command_line())
+        entry = resumed_entry(before, folder, at, beginning.host, command_line())
         run = RunFile(journal, entry, beginning.meta_info)
         if "sweep" in beginning.meta_info:  # the attempt at its trial
             run.entry["meta"]["sweep"] = beginning.meta_info["sweep"]

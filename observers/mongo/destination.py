@@ -42,6 +42,14 @@ _ARGUMENTS: dict[str, tuple[str, type]] = {
     "priority": ("priority", int),
 }
 
+# The action that a user needs for a command of the server, if it has another name.
+_ACTIONS = {
+    **dict.fromkeys(("aggregate", "count", "distinct", "getMore"), "find"),
+    "delete": "remove",
+    **dict.fromkeys(("findAndModify", "findandmodify"), "update"),
+    "createIndexes": "createIndex",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
@@ -169,8 +177,17 @@ def _explain_refusal(code: int | None, text: str) -> str:
     if code == 13 and "requires authentication" in text:
         return "the server requires a user and a password; give a URL with them (not authorized)"
     if code == 13:
-        return "the user has no rights on this database (not authorized)"
+        return f"the user has no rights {_missing_right(text)} (not authorized)"
     return f"the server refuses: {text.splitlines()[0][:200]}"
+
+
+def _missing_right(text: str) -> str:
+    """Return what a user may not do, from the server's message, as `docs/howto/limit_rights_in_mongodb.md` calls it."""
+    match = re.search(r'not authorized on (\S+) to execute command \{ (\w+): (?:"([^"]+)")?', text)
+    if match is None:
+        return "on this database"
+    database, command, collection = match.groups()
+    return f"to {_ACTIONS.get(command, command)} in {database}{f'.{collection}' if collection else ''}"
 
 
 def _explain_tls(text: str) -> str:

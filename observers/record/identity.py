@@ -1,8 +1,9 @@
-"""Identity of a run and of its writer: the globally unique id, and the lease."""
+"""Identity of a run and of its writer: the globally unique id, the user, and the lease."""
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
 import re
@@ -28,7 +29,9 @@ __all__ = [
     "RESUME_VARIABLE",
     "START_VARIABLE",
     "TRIAL_VARIABLE",
+    "USER_VARIABLE",
     "is_alive",
+    "is_anonymous",
     "is_time",
     "last_beat",
     "lease",
@@ -37,6 +40,7 @@ __all__ = [
     "read_lease",
     "start_of",
     "true_status",
+    "user_name",
 ]
 
 _log = logging.getLogger(__name__)
@@ -58,6 +62,8 @@ START_VARIABLE = "SACRISTAN_START"
 # For a process started by a sweep or a queue: a JSON object with the descriptor of a socket to the parent as `fd`, and
 # for a sweep also `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes` and `asks`.
 TRIAL_VARIABLE = "SACRISTAN_TRIAL"
+# The user whose runs these are, instead of the one of the operating system.
+USER_VARIABLE = "SACRISTAN_USER"
 
 # A lease is valid for this many heartbeats, and seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
@@ -92,15 +98,49 @@ def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
     return parent
 
 
-def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
+def user_name() -> str | None:
+    """Return the user of this process: the value of `SACRISTAN_USER`, otherwise the name of its account.
+
+    A runner that starts the runs of many people under one account sets the variable. `USER` and the like count only if
+    the account has no name: `su` and `sudo` may leave them as they were.
+
+    Returns:
+        The name; None if the system knows none, as in a container.
+    """
+    if given := os.environ.get(USER_VARIABLE, "").strip():
+        return given
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except (ImportError, KeyError):  # Windows; an account without a name
+        pass
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return None
+
+
+def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
+    """Tell whether the record of a run names neither user nor machine: option `--anonymous`.
+
+    Args:
+        meta_info: The run's meta entry.
+    """
+    options = meta_info.get("options")
+    return isinstance(options, Mapping) and bool(options.get("--anonymous"))
+
+
+def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = False) -> dict[str, Any]:
     """Return the lease of this process, as of now.
 
     Args:
         beat_interval_s: Seconds between two heartbeats; 0 for a run without any.
         locked: Whether the process also holds the lock on the record.
+        is_anonymous: Whether to leave out the machine's name, which only messages need.
     """
     return {
-        "host": socket.gethostname(),
+        **({} if is_anonymous else {"host": socket.gethostname()}),
         "boot_id": _boot_id(),
         "pid_namespace": _pid_namespace(),
         "pid": os.getpid(),

@@ -123,7 +123,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "start_time": run["start_time"],
         "stop_time": stop_time,
         "status": status,
-        "host": host.get("hostname") if isinstance(host, dict) else None,
+        **_named(host if isinstance(host, dict) else {}),
         "command_line": run.get("command_line"),
         "step": 0,
         "changed_sources": [],
@@ -158,14 +158,14 @@ def resumed_entry(
         run: The content of its `run.json`.
         folder: Its folder.
         at: When the session starts.
-        host: What Sacred says about the machine.
+        host: The machine and the user, as they are recorded.
         command_line: The command line of this process.
     """
     new = {
         "start_time": at.isoformat(),
         "stop_time": None,
         "status": "RUNNING",
-        "host": host.get("hostname"),
+        **_named(host),
         "command_line": command_line,
         "step": None,
         "changed_sources": [],
@@ -176,6 +176,11 @@ def resumed_entry(
     # A run that was killed while it was rewound has another state than before.
     revision = {"revision": run.get("revision", 0) + 1} if run.get("rewinding") else {}
     return {**kept, "status": "RUNNING", "result": None, "meta": meta, "sessions": [*earlier, new], **revision}
+
+
+def _named(host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return machine and user of a session."""
+    return {"host": host.get("hostname"), **({"user": host["user"]} if "user" in host else {})}
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:

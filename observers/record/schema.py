@@ -28,6 +28,9 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note and verdicts on reproductions, written later; replaced whole
 
+`host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
+and those recorded with `--anonymous` neither.
+
 `run.json` names the folder itself as `folder`, and the folder that the run was started in as `cwd`. If a run is
 recorded in several folders, the others name the one with the states of the training as `states_folder`. The `run.json`
 of a resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was

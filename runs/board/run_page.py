@@ -109,7 +109,15 @@ def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield names and values of what is known of a run, as it is shown at its top."""
     git = _tried(problems, lambda: run.provenance.get("git"), None)
     git = git if isinstance(git, Mapping) else {}
-    names = {"started": "start", "ended": "stop", "took": "duration", "uid": "uid", "on": "host", "command": "command"}
+    names = {
+        "started": "start",
+        "ended": "stop",
+        "took": "duration",
+        "uid": "uid",
+        "by": "user",
+        "on": "host",
+        "command": "command",
+    }
     for label, name in names.items():
         value = _tried(problems, functools.partial(run.get, name), None)
         if value is not None and value != "":

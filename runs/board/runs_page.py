@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from observers.record.identity import user_name
 from runs.board.answers import json_response, look_again_s, watched
 from runs.board.colours import colour_of, colours_of
 from runs.board.panels_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
@@ -22,7 +23,7 @@ from runs.errors import ComparisonError, FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, short_name
 from runs.query.texts import is_number
 from runs.stores.run import Run
-from runs.stores.settings import telling_settings
+from runs.stores.settings import show, telling_settings
 
 __all__ = ["ROUTES"]
 
@@ -88,7 +89,9 @@ def _runs(visit: Visit) -> Response:
     finally:
         visit.store.max_age_s = 0.0
     first = first_panels(view, shown.url, shown.sections)
-    common = {"view": view, "problem": problem, "first": first, "max_drawn": MAX_DRAWN}
+    user = user_name()
+    mine = f"user={show(user)}" if user else ""
+    common = {"view": view, "problem": problem, "first": first, "max_drawn": MAX_DRAWN, "mine": mine}
     return visit.render("runs.html", 400 if problem else 200, **common, **vars(shown))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
+from observers.record.identity import user_name
 from runs.board.answers import json_response
 from runs.board.views import RunsView
 from runs.board.visits import Visit, page
@@ -26,10 +26,7 @@ def _first_page(visit: Visit) -> Response:
 
 def _user() -> str:
     """Return the user who started the board, whose private views it shows."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # an id without a name, as in a container
-        return "user"
+    return user_name() or "user"
 
 
 def _url(query: str) -> str:

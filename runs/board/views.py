@@ -150,6 +150,16 @@ class RunsView(UrlView):
         """
         return self.url(where=self.where[:index] + self.where[index + 1 :], page=1)
 
+    def toggling(self, text: str) -> str:
+        """Return the URL with a condition, or without it if the view has it.
+
+        Args:
+            text: The condition.
+        """
+        if text in self.where:
+            return self.without(self.where.index(text))
+        return self.url(where=(*self.where, text), page=1)
+
     def sorted_by(self, name: str) -> str:
         """Return the URL of a click on the head of a column: in descending order first, then in ascending order.
 

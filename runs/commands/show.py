@@ -89,6 +89,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "result", Cell("" if run.result is None else value_text(run.result, exact=True))
     yield "uid", Cell(run.uid or "")
     yield "store", Cell(run.store.where)
+    yield "user", Cell(str(run.get("user") or ""))
     yield "host", Cell(run.host)
     words = run["command_line"]
     yield "command", Cell(shlex.join(map(str, words)) if isinstance(words, list) else "")
@@ -150,7 +151,7 @@ def _session_texts(session: Mapping[str, Any]) -> list[str]:
         duration_text((stop - start).total_seconds() if start and stop else None),
         f"{session.get('status')}{f' by {by}' if by else ''}",
         value_text(session.get("step")),
-        str(session.get("host") or ""),
+        "@".join(str(session[name]) for name in ("user", "host") if session.get(name)),
     ]
 
 

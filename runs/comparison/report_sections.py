@@ -159,6 +159,7 @@ def _rerun(run: Run, place: int) -> Iterator[Markup]:
 
 def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "uid", run.uid or ""
+    yield "user", str(run.get("user") or "")
     yield "host", run.host
     branch = f" on {git['branch']}" if git.get("branch") else ""
     dirty = ", with changes that were not committed" if git.get("dirty") else ""

@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from observers.record.identity import USER_VARIABLE, user_name
 from observers.record.storable import is_text_only, storable_integer, storable_text
 from runs.errors import FilterError
-from runs.query.names import SWEEP, TIMES, full_name, id_of
+from runs.query.names import SWEEP, TIMES, USER, full_name, id_of
 from runs.query.patterns import check_pattern
 from runs.query.times import time_text
 
@@ -28,6 +29,8 @@ __all__ = [
     "names_in",
 ]
 
+# The user of this process, where it is compared with the user of a run.
+ME = "me"
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")
 DOCUMENT_OPERATORS = {
     "$eq": "==",
@@ -102,7 +105,7 @@ class Words:
 
 Filter = Condition | AllOf | OneOf | Not | Words
 # Fields whose texts `Words` searches, besides those of the config.
-SEARCHED = ("experiment.name", "command", "host.hostname", "note", "result", "meta.comment", SWEEP)
+SEARCHED = ("experiment.name", "command", "host.hostname", USER, "note", "result", "meta.comment", SWEEP)
 
 
 def leaves(tree: Filter) -> Iterator[Condition | Words]:
@@ -175,6 +178,10 @@ def _comparable(name: str, full: str, value: Any) -> Any:
     value = _plain(name, value)
     if full == "_id":
         return str(value) if isinstance(value, bool) else id_of(value) if isinstance(value, str) else value
+    if full == USER and value == ME:
+        value = user_name()
+        if value is None:
+            raise FilterError(f"{name}: got {ME}, but this user has no name; set {USER_VARIABLE}")
     value = _plain_item(value)
     if full not in TIMES or not isinstance(value, str):
         return value

@@ -9,6 +9,7 @@ for the names. Every store applies the same rules:
 * a list equals the same list, not one of its items; mappings are never compared;
 * an integer of more than 34 digits is a text;
 * an id made of digits is a number;
+* the user `me` is the one of this process (`observers.record.identity.user_name`);
 * regular expressions are RE2's (`runs.query.patterns`);
 * times accept any form of ISO 8601, default to UTC and midnight, and are compared to the millisecond.
 """

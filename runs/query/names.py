@@ -6,7 +6,8 @@ A full name is a path in Sacred's document of a run: `status`, `host.hostname`, 
 * `optimizer.lr` is `config.optimizer.lr`;
 * `val/accuracy.max`, a metric and one of `STATISTICS`, is `summary.val/accuracy.max`;
 * `duration` is the time in seconds from start to end, which is computed (`runs.query.times`);
-* `name`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.hostname`, `start_time`, `stop_time` and `_id`.
+* `name`, `user`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.user`, `host.hostname`, `start_time`,
+  `stop_time` and `_id`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "STATISTICS",
     "SWEEP",
     "TIMES",
+    "USER",
     "full_name",
     "id_of",
     "is_own",
@@ -47,14 +49,16 @@ RUN_FIELDS = frozenset(
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
+# The user who recorded a run.
+USER = "host.user"
 # The sweep of a trial.
 SWEEP = "meta.sweep.id"
 # True for a run rejected for its settings or data before it trained anything.
 REFUSED = "meta.refused"
 # Fields of every run; a run without one is no spelling mistake.
 COMMON_FIELDS = TIMES | {
-    "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "info", "note", "parent",
-    "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
+    "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "host.user", "info",
+    "note", "parent", "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
 }  # fmt: skip
 # Parts of a run's document that are too large to search, or of no use in a filter.
 LEFT_OUT = frozenset(
@@ -68,6 +72,7 @@ LEFT_OUT = frozenset(
 _ELSEWHERE = frozenset(("lease", "provenance"))
 _FULL = {
     "name": "experiment.name",
+    "user": USER,
     "host": "host.hostname",
     "start": "start_time",
     "stop": "stop_time",

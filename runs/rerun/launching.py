@@ -28,10 +28,12 @@ OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
 _OTHER_ACTIONS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unobserved", "--help")
 # Short names of Sacred's options and the lab's.
 _LONG = {
+    "-A": "--anonymous",
     "-C": "--capture",
     "-E": "--environment",
     "-F": "--file_storage",
     "-P": "--priority",
+    "-R": "--no_reads",
     "-S": "--s3",
     "-T": "--tensorboard",
     "-b": "--beat-interval",

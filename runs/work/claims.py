@@ -259,7 +259,7 @@ def is_pending(claim: Claim, began: float | None) -> bool:
 
 
 def _own_lease() -> dict[str, Any]:
-    return lease(_START_BOUND_S) | {"heartbeat": time.time()}
+    return lease(_START_BOUND_S, is_anonymous=True) | {"heartbeat": time.time()}
 
 
 def _claim(attempt: int, content: bytes, process: Mapping[str, Any] | None) -> Claim:

@@ -97,6 +97,7 @@ def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, sample, store)
     [parent] = [run for run in store if run["meta.comment"] == "parent"]
     assert dict(parent.config) == {"lr": 0.1, "optimizer": "adam", "nesterov": False, "decay": None}
     assert parent.note == "a note"
+    assert parent["user"] == "user"
     assert parent.artifacts["files/notes/a.txt"].read() == b"hello"
     assert json.loads(parent.artifacts["files/config.json"].read()) == {"a": 1}
     assert digest_of(path) == before
@@ -149,6 +150,17 @@ def test_runs_of_wandb_have_every_logged_value(sample, store):
     assert (media["image"]["meta"]["width"], media["image"]["step"]) == (6, 45)
     assert any("'word'" in sentence for sentence in outcomes[0].left_out)
     assert digest_of(path) == before
+
+
+def test_run_of_wandb_keeps_its_user(sample, store):
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
+    environment = messages.EnvironmentRecord(os="Linux", username="ada")
+    record = messages.Record(environment=environment).SerializeToString()
+    header = wandb_files._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
+    source.write_bytes(source.read_bytes() + header + record)
+    take(source, store)
+    assert [run["user"] for run in store.find("user=ada")] == ["ada"]
 
 
 def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed_later(sample, store, tmp_path):

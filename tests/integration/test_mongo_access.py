@@ -96,7 +96,7 @@ def assert_delivered(database, run_id=1):
     ("change", "words"),
     [
         (lambda url: url.replace("w0rd", "w0rd0"), "the user or password is wrong"),
-        (lambda url: url.replace("/lab", "/other?authSource=lab"), "the user has no rights on this database"),
+        (lambda url: url.replace("/lab", "/other?authSource=lab"), "the user has no rights to find in other.runs"),
         (lambda url: url.replace(f"{USER}:{PASSWORD}@", ""), "the server requires a user and a password"),
     ],
     ids=["password", "rights", "nobody"],

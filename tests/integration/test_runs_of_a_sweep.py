@@ -86,7 +86,9 @@ def test_curves_of_trials_name_what_differs_alone(runs):
 
 def test_conditions_and_ids_together_are_refused_with_a_sweep_too(runs):
     got = runs("plot", "1", "--metric", "val/loss", "--sweep", "first", code=1).err
-    assert got == "error: got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep\n"
+    assert got == (
+        "error: got runs and conditions, expected either; leave out the ids, or --where, --tag, --mine and --sweep\n"
+    )
 
 
 def test_show_tells_the_trial(runs):

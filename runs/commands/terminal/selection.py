@@ -29,7 +29,7 @@ __all__ = [
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag` and `--sweep`.
+    """Add `--where`, `--tag`, `--mine` and `--sweep`.
 
     Args:
         parser: The command's parser.
@@ -39,6 +39,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
+    parser.add_argument("--mine", action="store_true", help="only your own runs: --where user=me")
     parser.add_argument("--sweep", metavar="ID", help="only trials of this sweep")
 
 
@@ -56,7 +57,7 @@ def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag`, `--sweep` and `--sort`.
+    """Add `--where`, `--tag`, `--mine`, `--sweep` and `--sort`.
 
     Args:
         parser: The command's parser.
@@ -96,7 +97,7 @@ def add_curves(parser: argparse.ArgumentParser) -> None:
 
 
 def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
-    """Return the filter that `--where`, `--tag` and `--sweep` stand for.
+    """Return the filter that `--where`, `--tag`, `--mine` and `--sweep` stand for.
 
     Args:
         arguments: The parsed arguments of a command with `add_conditions`.
@@ -104,12 +105,14 @@ def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
     Raises:
         FilterError: If a condition is invalid.
     """
-    from runs.query.filters import Condition, parse_words
-    from runs.query.names import SWEEP
+    from runs.query.conditions import ME
+    from runs.query.filters import Condition, condition, parse_words
+    from runs.query.names import SWEEP, USER
 
     tags = (Condition(f"tags.{tag}", "==", True) for tag in arguments.tag)
     sweep = [] if arguments.sweep is None else [Condition(SWEEP, "==", arguments.sweep)]
-    return [*map(parse_words, arguments.where), *tags, *sweep]
+    mine = [condition(USER, "==", ME)] if arguments.mine else []
+    return [*map(parse_words, arguments.where), *tags, *mine, *sweep]
 
 
 def find_chosen(
@@ -163,11 +166,11 @@ def choose_runs(
         RunsError: If runs are both named and chosen, or neither, or no run matches.
         FilterError: If an option is invalid.
     """
-    is_conditional = bool(arguments.where or arguments.tag or arguments.sweep)
+    is_conditional = bool(arguments.where or arguments.tag or arguments.mine or arguments.sweep)
     if arguments.runs:
         if is_conditional:
             raise RunsError(
-                "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
+                "got runs and conditions, expected either; leave out the ids, or --where, --tag, --mine and --sweep"
             )
         named = dict.fromkeys(map(store.get, arguments.runs))
         return [run.listed() if lists else run for run in named], ""

@@ -68,8 +68,13 @@ class Remover:
             raise StoreError(f"run {key} is no longer in {self.mongo.where}")
         return document
 
+    def _require_right(self) -> None:
+        """Let the server refuse a user who may not remove runs, before anything is marked: remove none."""
+        self.runs.delete_one({"_id": bson.ObjectId()})
+
     def _mark(self, document: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
         """Hide a run from readers and from delivery."""
+        self._require_right()
         key, uid = document["_id"], document.get("uid")
         if isinstance(uid, str):
             note = {"run_id": key, "at": datetime.now(UTC)}
@@ -108,6 +113,7 @@ class Remover:
         Raises:
             StoreError: If it is no longer there.
         """
+        self._require_right()
         document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
         if document is None:
             raise self._not_in_trash(key)
@@ -123,6 +129,7 @@ class Remover:
 
     def empty_trash(self) -> list[str]:
         """Remove the runs in the trash; return their ids."""
+        self._require_right()
         ids = []
         for document in self.trash():
             marks = {"status": REMOVING, "removing": {"uid": document[TRASH].get("uid")}}
@@ -140,7 +147,9 @@ class Remover:
         """
         for document in list(self.runs.find({"removing.uid": uid}, {"_id": 1})):
             self._finish(document["_id"])
-        self.removed.delete_one({"_id": uid})
+        # Who may only add runs may add those that nobody removed.
+        if self.removed.find_one({"_id": uid}, {"_id": 1}) is not None:
+            self.removed.delete_one({"_id": uid})
 
     def _finish(self, key: Any) -> None:
         document = self.runs.find_one({"_id": key, "removing": {"$exists": True}})
@@ -183,6 +192,7 @@ class Remover:
             removed: Receives what was deleted. If documents are `unreadable`, no content is deleted.
             grace_s: Contents used in the last so many seconds stay.
         """
+        self._require_right()
         for document in list(self.runs.find({"removing": {"$exists": True}}, {"_id": 1})):
             self._finish(document["_id"])
         for note in list(self.removed.find({"going": {"$exists": True}})):

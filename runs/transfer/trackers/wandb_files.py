@@ -201,7 +201,11 @@ class _Reading:
 
     def _take_environment(self, record: Any) -> None:
         run = self._run
-        run.host |= {name: text for name, text in (("os", record.os), ("python_version", record.python)) if text}
+        run.host |= {
+            name: text
+            for name, text in (("os", record.os), ("python_version", record.python), ("user", record.username))
+            if text
+        }
         if record.program:
             run.command = [record.program, *record.args]
         if record.HasField("git") and record.git.commit:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import html
 import json
 import re
 import shutil
@@ -20,6 +21,21 @@ from runs.stores.opening import open_store
 
 def ids(text):
     return re.findall(r'class="id"><a href="/runs/([^"]+)"', text)
+
+
+def test_mine_is_a_condition_that_names_the_user(client_of, store, monkeypatch):
+    client = client_of(store)
+    link = re.compile(r'id="mine" data-key="m" href="([^"]+)"( aria-current="true")?')
+    [(url, is_on)] = link.findall(client.get("/runs").text)
+    assert not is_on
+    page = client.get(url).text
+    assert ids(page) == ["4", "3", "2", "1"]
+    assert link.findall(page) == [("/runs", ' aria-current="true"')]
+    monkeypatch.setenv("SACRISTAN_USER", "ada & bob")
+    [(url, _)] = link.findall(client.get("/runs").text)
+    page = client.get(html.unescape(url)).text
+    assert ids(page) == []
+    assert "user=&#39;ada &amp; bob&#39;" in page
 
 
 @pytest.fixture(scope="module")

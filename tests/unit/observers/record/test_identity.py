@@ -1,9 +1,12 @@
 import logging
+import os
 
 import pytest
 
 from observers.record import identity
-from observers.record.identity import is_alive, lease, parent_uid
+from observers.record.identity import is_alive, lease, parent_uid, user_name
+from runs.errors import FilterError
+from runs.query.conditions import condition
 
 # Not a new one: tests are named by it, and every worker has to name them alike.
 UID = "0199f1c2a3b4c5d6e7f8091a2b3c4d5e"
@@ -54,3 +57,27 @@ def test_parent_uid_that_is_none_is_warned_of_once_and_not_taken(monkeypatch, ca
 def test_parent_uid_of_another_type_is_warned_of(caplog):
     assert parent_uid({"parent": 12}) is None
     assert 'meta_info["parent"]: got 12, expected the uid' in caplog.text
+
+
+def test_user_is_the_account_whatever_its_shell_exports(monkeypatch):
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setenv("USER", "somebody")
+    monkeypatch.setenv("LOGNAME", "somebody")
+    monkeypatch.setenv("SACRISTAN_USER", " ")
+    assert user_name() == pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setenv("SACRISTAN_USER", " ada ")
+    assert user_name() == "ada"
+
+
+def test_user_of_an_account_without_a_name_is_the_shells_or_none(monkeypatch):
+    pytest.importorskip("pwd")
+    monkeypatch.delenv("SACRISTAN_USER", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert user_name() == "ada"
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert user_name() is None
+    with pytest.raises(FilterError, match="user: got me, but this user has no name; set SACRISTAN_USER"):
+        condition("user", "=", "me")
