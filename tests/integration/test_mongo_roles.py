@@ -108,7 +108,13 @@ def test_reader_looks_at_runs_and_is_told_which_right_it_lacks(tmp_path, server,
     record(urls["recorder"])
     record(urls["recorder"])
     url = urls["reader"]
-    looks = (["ls"], ["show", "1"], ["compare", "--by", "lr", "--metric", "loss.last"], ["diff", "1", "2"], ["metrics", "1"])
+    looks = (
+        ["ls"],
+        ["show", "1"],
+        ["compare", "--by", "lr", "--metric", "loss.last"],
+        ["diff", "1", "2"],
+        ["metrics", "1"],
+    )
     for words in (*looks, ["log", "1"], ["artifacts", "ls", "1"], ["export", "1", "-o", str(tmp_path / "one.zip")]):
         assert runs_command([words[0], "--store", url, *words[1:]]) == 0, (words, capsys.readouterr().err)
     capsys.readouterr()
