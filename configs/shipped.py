@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["find_file", "names_beside"]
+__all__ = ["find_file", "names_beside", "typed_name"]
 
 _FOLDER = Path(__file__).parent
 _PATTERNS = ("*.yaml", "*.csv")
@@ -24,6 +24,16 @@ def find_file(path: str | Path) -> Path:
     own = _own_folder(path.parent)
     is_own = own is not None and path.name in _own_names(own) and not os.path.lexists(path)
     return own / path.name if own is not None and is_own else path
+
+
+def typed_name(path: str | Path) -> str:
+    """Return the name that `find_file` finds a file of the lab by, or any other path unchanged.
+
+    Args:
+        path: The path of the file.
+    """
+    is_own = Path(path).is_absolute() and Path(path).is_relative_to(_FOLDER)
+    return str(Path(_FOLDER.name, Path(path).relative_to(_FOLDER))) if is_own else str(path)
 
 
 def names_beside(path: str | Path) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import sacred
 
+from configs.shipped import typed_name
 from experiments.running.config_text import format_config, in_order, narrowed
 from experiments.running.replaying import Replayed, replaying
 from ingredients.config.files import write_config_file
@@ -72,7 +73,8 @@ def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], Non
         """
         is_coloured = getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
         colours = _COLOURS if is_coloured else dict.fromkeys(_COLOURS, "")
-        origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
+        groups = _run.meta_info["origins"]
+        origins = {entry: typed_name(group["origin"]) for group in groups for entry in group["entries"]}
         changes, rows = _run.config_modifications, in_order(_run.config, _run.ingredients)
         changed = {*origins, *changes.added, *changes.modified, *changes.typechanged}
         lines = format_config(narrowed(rows, words(), changed.__contains__), changes, colours, origins)

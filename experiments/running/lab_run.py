@@ -45,6 +45,15 @@ __all__ = ["LabRun"]
 _log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 1.0
+# The lines that Sacred logs around the output of a command.
+_FRAME = ("Running command '%s'", "Started", "Completed after %s", "Failed after %s!")
+
+
+class _Unframed(logging.LoggerAdapter):
+    """Sacred's logger of a command that only prints: its output shows without the lines around it."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(logging.DEBUG if msg in _FRAME else level, msg, *args, **kwargs)
 
 
 class LabRun(Run):
@@ -121,6 +130,8 @@ class LabRun(Run):
         )
         self._metrics = self._recorder.metrics
         self.unobserved = getattr(computed.function, "unobserved", False)
+        if self.unobserved:
+            self.run_logger = _Unframed(self.run_logger)
         self.beat_interval = BEAT_INTERVAL_S
         self.system_metrics_s: float | None = None
         self.is_resumed = False

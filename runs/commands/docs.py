@@ -48,13 +48,17 @@ def _folder() -> Path:
 
 
 def _page(folder: Path, words: Sequence[str]) -> Path:
-    """Return the page with most of the words in its name and title, or else the one with most of them in its text."""
+    """Return the page with most of the words in its name and title, or else the one with most of them in its text.
+
+    Of several, a page whose name begins with the first word comes first, then one with more of them in its name.
+    """
     pages = sorted(folder.rglob("*.md"), key=lambda page: (len(page.parts), page))
     wanted = [word.lower() for word in words]
 
-    def fit(page: Path) -> tuple[int, int]:
+    def fit(page: Path) -> tuple[int, bool, int, int]:
         name = page.stem.lower().replace("_", " ")
-        return sum(word in f"{name} {_title(page)}" for word in wanted), -len(name.split())
+        num_in_either = sum(word in f"{name} {_title(page)}" for word in wanted)
+        return num_in_either, name.startswith(wanted[0]), sum(word in name for word in wanted), -len(name.split())
 
     def num_found(page: Path) -> int:
         text = page.read_text(encoding="utf-8").lower()

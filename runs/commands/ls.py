@@ -180,7 +180,12 @@ def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Seque
 
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:
-    columns = [Column(name, is_number=_is_numeric(name, [row[i] for row in rows])) for i, name in enumerate(names)]
+    from runs.query.names import full_name
+
+    columns = [
+        Column(name, _is_numeric(name, [row[i] for row in rows]), is_kept=full_name(name) == "status")
+        for i, name in enumerate(names)
+    ]
     return [Column("id", is_kept=True), *columns]
 
 

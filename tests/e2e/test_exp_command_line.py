@@ -85,6 +85,7 @@ def test_looking_shows_it_without_torch_and_records_nothing(lab, words, shown):
     done = lab.run_without_torch(*words)
     assert done.returncode == 0, done.stderr
     assert shown in done.stdout
+    assert done.stderr == ""
     assert not lab.records.exists()
 
 

@@ -151,7 +151,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     done = lab.runs("resume", "2", "--verify", "5")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("IDENTICAL: "), done.stdout
-    assert "run 2 is resumed from last.pt, step " in done.stderr
+    assert re.search(r"^run 2 is resumed from last\.pt, step \d+$", done.stderr, re.MULTILINE)
     assert lab.points(2) == lab.points(1)
     assert lab.record(2)["result"] == lab.record(1)["result"]
     assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
@@ -297,7 +297,7 @@ def test_dry_fork_is_refused_as_the_fork_itself_is_and_runs_nothing(lab):
     assert told[0].stderr.endswith(f"\n{line}")
     done = lab.runs("fork", "1", "--dry", "with", "epochs=26", "data.limit=100", "data.new_split=True")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("a new run starts from a state of run 1: ")
+    assert done.stderr.startswith("a new run starts from a state of run 1:\n  cd ")
     assert lab.numbers() == before
 
 

@@ -160,6 +160,8 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
     ]
     assert "(no room for model.name, seed" in text
     assert runs("ls", "--columns", "model.name").split()[:2] == ["id", "model.name"]
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "COMPLETED" in runs("ls", "--where", "name=plain")
 
 
 def test_ls_json_has_the_documented_keys(documents):

@@ -19,7 +19,11 @@ PAGES = {
     "sweeping": "# Sweeping: many runs",
     "sweep_specs": "# The spec of a sweep",
     "reproducing": "# Reproducing and resuming\n`runs reproduce`, forks",
+    "exactness": "# Seeds and exactness",
     "howto/log_an_image": "# How do I log an image?",
+    "howto/resume_a_run": "# Resume a run",
+    "howto/set_the_seed": "# Fix the randomness",
+    "howto/slurm": "# Resume on Slurm",
 }
 
 
@@ -50,7 +54,15 @@ def test_docs_outside_of_a_terminal_prints_the_path(lab, pages, tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "page"),
-    [("sweep", "sweeping"), ("spec sweep", "sweep_specs"), ("image", "howto/log_an_image"), ("forks", "reproducing")],
+    [
+        *(
+            ("sweep", "sweeping"),
+            ("spec sweep", "sweep_specs"),
+            ("image", "howto/log_an_image"),
+            ("forks", "reproducing"),
+        ),
+        *(("resume", "howto/resume_a_run"), ("seed", "howto/set_the_seed")),
+    ],
 )
 def test_docs_with_words_prints_the_page_that_fits(lab, pages, words, page):
     assert asked(lab, *words.split()).stdout == f"{pages / page}.md\n"

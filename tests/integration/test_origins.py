@@ -144,13 +144,14 @@ def test_entry_that_a_file_sets_to_its_default_is_at_its_default(ex, capsys, tmp
     assert {name for name, origin in found.items() if origin == "as_it_is.yaml"} == {"a", "rate"}
 
 
-def test_recipe_of_the_lab_is_read_where_the_project_has_none_and_named_by_its_path(ex, tmp_path):
+def test_recipe_of_the_lab_is_read_where_the_project_has_none_and_named_by_its_path(ex, capsys, tmp_path):
     ex.add_config(lr=0.1, epochs=1, data={"path": "", "name": "", "target": "", "batch_size": 1}, model={})
     recipe = str(Path(__file__).parents[2] / "configs" / "own_data.yaml")
     run = ex.run(named_configs=["configs/own_data.yaml"])
     assert run.config["data"]["path"] == "configs/iris.csv"
     assert run.meta_info["named_configs"] == [recipe]
     assert recipe in [group["origin"] for group in run.meta_info["origins"]]
+    assert "configs/own_data.yaml" in shown(ex, capsys, "with", "configs/own_data.yaml").values()
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "own_data.yaml").write_text("lr: 0.5\n")
     run = ex.run(named_configs=["configs/own_data.yaml"])

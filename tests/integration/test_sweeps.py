@@ -423,6 +423,7 @@ def test_settings_that_the_experiment_does_not_have_are_refused_before_the_first
     assert [code for code, _ in said] == [1] * len(lines), done.stderr
     for (word, message), (_, text) in zip(REFUSED, said[: len(REFUSED)], strict=True):
         assert message in text.splitlines()[-1], word
+        assert text.startswith("error: "), word
     for _, text in said[len(REFUSED) :]:
         assert "there is no sweep nowhere in my_runs/sweeps; there are: none" in text
     assert not (tmp_path / "my_runs").exists()

@@ -14,12 +14,12 @@ __all__ = ["begin"]
 
 
 def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
-    """Print the command of an experiment to stderr, and replace this process with it.
+    """Print to stderr why an experiment starts, and replace this process with it.
 
     Args:
         launch: The process of the experiment.
         purpose: A clause that says why it starts.
-        dry: Whether to print only.
+        dry: Whether to print only, and the command as well.
 
     Returns:
         0 after printing only; otherwise this process becomes the experiment's, and the call does not return.
@@ -31,9 +31,11 @@ def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
 
     for note in launch.notes:
         print_to_stderr(note)
+    if not dry:
+        print_to_stderr(purpose)
+        become(launch)
     variables = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH" and value}
     words = [*(shlex.quote(f"{name}={value}") for name, value in variables.items()), launch.text]
-    print_to_stderr(f"{purpose}: cd {shlex.quote(str(launch.cwd))} && {' '.join(words)}")
-    if not dry:
-        become(launch)
+    print_to_stderr(f"{purpose}:")
+    print_to_stderr(f"  cd {shlex.quote(str(launch.cwd))} && {' '.join(words)}")
     return 0

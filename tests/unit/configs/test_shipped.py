@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.shipped import find_file, names_beside
+from configs.shipped import find_file, names_beside, typed_name
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -15,6 +15,7 @@ def in_a_project(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["digits_mlp.yaml", "iris.csv", "sweeps/lr.yaml"])
 def test_file_of_the_lab_is_found_from_another_folder(name):
     assert find_file(f"./configs/{name}") == CONFIGS / name
+    assert typed_name(CONFIGS / name) == f"configs/{name}"
 
 
 def test_file_of_the_project_wins(tmp_path):
@@ -33,6 +34,7 @@ def test_file_of_the_project_wins(tmp_path):
 )
 def test_other_names_stay_as_they_are(name):
     assert find_file(name) == Path(name)
+    assert typed_name(name) == name
 
 
 def test_files_of_the_lab_and_of_the_project_could_be_meant(tmp_path):
