@@ -1,4 +1,4 @@
-"""Changes of runs: tags, notes, and deletion."""
+"""Changes of runs: names, tags, notes, and deletion."""
 
 from __future__ import annotations
 
@@ -28,11 +28,22 @@ def _discard(visit: Visit) -> Response:
 
 
 def _tag(visit: Visit) -> Response:
-    """Add the tags of `add`, and remove those of `remove`."""
+    """Add the tags of `add`, remove those of `remove`, and the one of `untag`, which may hold any characters."""
     chosen = _chosen(visit)
+    removed = [*_words(visit.given("remove")), *visit.form.get("untag", [])]
     for run in chosen:
-        visit.store.tag(run, visit.given("add").split(), visit.given("remove").split())
+        visit.store.tag(run, _words(visit.given("add")), removed)
     return json_response({"done": f"tags of {count_text(len(chosen), 'run')} changed"})
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _rename(visit: Visit) -> Response:
+    """Give runs a display name."""
+    named = [visit.store.rename(run, visit.given("name")) for run in _chosen(visit)]
+    return json_response({"done": "name saved", "name": named[-1].display_name})
 
 
 def _note(visit: Visit) -> Response:
@@ -52,5 +63,6 @@ def _note(visit: Visit) -> Response:
 ROUTES = [
     page("/list/discard", _discard, "POST"),
     page("/list/tag", _tag, "POST"),
+    page("/list/rename", _rename, "POST"),
     page("/list/note", _note, "POST"),
 ]

@@ -28,7 +28,7 @@ from runs.stores.settings import show, telling_settings
 __all__ = ["ROUTES"]
 
 _COLUMNS = ("status", "start", "duration", "name", "tags")
-_NEEDED = ("status", "tags", "uid")
+_NEEDED = ("status", "tags", "uid", "display_name")
 # Greatest age of the runs on a page when it opens; it then looks for changes at once.
 _SHOWN_FOR_S = 10.0
 # Greatest age of the list of damaged runs.
@@ -128,7 +128,8 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
 
 def _usual_columns(runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
     """Return the usual columns: those that tell the runs apart first."""
-    telling = ["name"] if len({_value(run, "name") for run in runs}) > 1 else []
+    telling = ["display_name"] if any(_value(run, "display_name") for run in runs) else []
+    telling += ["name"] if len({_value(run, "name") for run in runs}) > 1 else []
     more = [name for name in ("result", view.sort_name) if any(_value(run, name) is not None for run in runs)]
     usual = [*telling, "status", *(name for name in more if name not in ("id", *_COLUMNS)), *telling_settings(runs)]
     return tuple(dict.fromkeys([*usual, *_COLUMNS]))

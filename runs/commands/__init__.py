@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "write runs as one HTML file to send to somebody",
     "board": "show runs in the browser",
     "tag": "add tags to a run, for ls --tag",
+    "rename": "give a run a display name, which lists and legends show",
     "note": "show the note of a run, or replace it",
     "rm": "move runs to the trash, or delete them",
     "restore": "list the trash, or restore runs from it",

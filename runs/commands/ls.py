@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "main"]
 
-_COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
+_COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
 # Differing settings are not looked for among more runs than these.
 _MAX_COMPARED = 200
 _ON_A_SCREEN = 50
@@ -176,7 +176,7 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
 
 def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
     """Return the columns in which a run has a value."""
-    return [name for name in names if name == "status" or any(row[name] not in (None, []) for _, row in found)]
+    return [name for name in names if name == "status" or any(row[name] not in (None, "", []) for _, row in found)]
 
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:

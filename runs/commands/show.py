@@ -62,6 +62,7 @@ def _document(run: Run) -> dict[str, Any]:
         "duration_s": run.duration_s,
         "tags": run.tags,
         "note": run.note,
+        "display_name": run.display_name,
         "reproductions": run.reproductions,
         **({"sessions": run.sessions} if run.sessions else {}),
         "children": [child.id for child in run.children()],
@@ -83,6 +84,7 @@ def _print_head(run: Run) -> None:
 
 
 def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
+    yield "display name", Cell(run.display_name, "bold")
     yield "status", Cell(_status(run), STATUS_STYLES.get(run.status, ""))
     start, stop = time_text(run.start_time, exact=True), time_text(run.stop_time, exact=True)
     yield "time", Cell(f"{start} to {stop}, {duration_text(run.duration_s)}")

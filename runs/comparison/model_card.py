@@ -91,6 +91,7 @@ def _head(run: Run) -> list[str]:
             ("experiment", run.name),
             ("model", _text(run, "config.model.name")),
             ("started", "" if run.start_time is None else f"{run.start_time:%Y-%m-%d %H:%M} UTC"),
+            ("display name", run.display_name),
             ("tags", ", ".join(run.tags)),
             ("note", run.note),
         ]

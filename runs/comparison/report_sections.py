@@ -168,6 +168,7 @@ def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     versions = [f"Python {machine['python']}"] if machine.get("python") else []
     versions += [f"{name} {packages[name]}" for name in _PACKAGES if name in packages]
     yield "versions", ", ".join(versions)
+    yield "display name", run.display_name
     yield "tags", ", ".join(run.tags)
     yield "note", run.note
 

@@ -76,6 +76,7 @@ def run_form(run: Shown) -> str:
 def _run_parts(run: Shown) -> Iterator[Markup]:
     yield element("h3", f"run {run.id}  {run.name}  {run.command}".rstrip())
     facts = [
+        ("display name", run.get("display_name") or ""),
         ("status", status_form(run.status)),
         ("start", time_text(run.get("start_time"), exact=True)),
         ("duration", duration_text(run.get("duration"))),

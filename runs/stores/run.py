@@ -478,15 +478,20 @@ class Run(abc.ABC):
         return str(self["note"] or "")
 
     @property
+    def display_name(self) -> str:
+        """The name that people gave it; empty if none."""
+        return self._text("display_name")
+
+    @property
     def reproductions(self) -> list[dict[str, Any]]:
         """Verdicts on it, or on the run that it reproduces, oldest first; see `runs.rerun.reproducing`."""
         return mappings_in(self.document.get("reproductions"))
 
     def notes(self) -> dict[str, Any]:
-        """Return everything that was noted after its end: tags, note, reproductions."""
-        reproductions = self.reproductions
+        """Return everything that was noted after its end: tags, note, and, if there are any, name and reproductions."""
+        optional = {"display_name": self.display_name, "reproductions": self.reproductions}
         notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
-        return {**notes, "reproductions": reproductions} if reproductions else notes
+        return {**notes, **{name: value for name, value in optional.items() if value}}
 
     @property
     def parent(self) -> Run | None:

@@ -25,10 +25,11 @@ __all__ = [
     "settings",
     "show",
     "telling_settings",
+    "title_of",
 ]
 
 _MAX_SHOWN = 60
-_MAX_LABEL, _MAX_NAMES = 60, 4
+_MAX_LABEL, _MAX_TITLE, _MAX_NAMES = 60, 40, 4
 # Characters of JSON above which a list or mapping is compared by its digest.
 _LONG = 10_000
 # Settings that fit beside the other columns of a list.
@@ -262,6 +263,17 @@ def parameters(runs: Sequence[Run]) -> list[str]:
     return sorted(names - {"seed"})
 
 
+def title_of(run: Run) -> str:
+    """Return what a legend calls a run: `run 3`, or `wider (run 3)` if people named it; a long name is cut.
+
+    Args:
+        run: The run.
+    """
+    name = run.display_name
+    short = name if len(name) <= _MAX_TITLE else f"{name[: _MAX_TITLE - 1]}…"
+    return f"{short} (run {run.id})" if name else f"run {run.id}"
+
+
 def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for every run: its id, and the settings that distinguish it.
 
@@ -269,12 +281,14 @@ def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
         runs: The runs, which a legend or table names.
 
     Returns:
-        Labels of at most 60 characters by run, such as `run 3: lr=0.1, seed=2`.
+        Labels of at most 60 characters by run, such as `run 3: lr=0.1, seed=2`, or `wider (run 3): lr=0.1` for a run
+        with a display name.
     """
+    prefetch(runs, ["display_name"])
     names = settings(runs)[:_MAX_NAMES]
     labels = {}
     for run in runs:
         text = ", ".join(f"{name}={show(run.get(name))}" for name in names)
-        text = f"run {run.id}: {text}" if text else f"run {run.id}"
+        text = f"{title_of(run)}: {text}" if text else title_of(run)
         labels[run] = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
     return labels

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from runs.query.names import COMMON_FIELDS
 from runs.stores.backend import Backend
 from runs.stores.changes import Copied, Discarded, Removed, StagedRun
 from runs.stores.field_names import FieldNames, require_searchable
+from runs.stores.notes import check_tags, one_line
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
-__all__ = ["NEWEST_FIRST", "Store", "check_tags"]
+__all__ = ["NEWEST_FIRST", "Store"]
 
 NEWEST_FIRST = "-start_time"
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
@@ -394,6 +394,20 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         return self._note(run, replaced)
 
+    def rename(self, run: Run, name: str) -> Run:
+        """Give a run a display name; return the run as it is now. Its ids stay.
+
+        Args:
+            run: The run.
+            name: The name, of at most 200 characters on one line; an empty one removes it.
+
+        Raises:
+            FilterError: If the name is too long.
+            StoreError: If the store cannot be written.
+        """
+        name = one_line(name)
+        return self._note(run, lambda now: {"display_name": name})
+
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
 
@@ -498,17 +512,3 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""
         if self.on_progress is not None:
             self.on_progress(task, done, total)
-
-
-def check_tags(tags: Iterable[str]) -> None:
-    """Check new tags.
-
-    Args:
-        tags: The tags.
-
-    Raises:
-        FilterError: If one has other characters than letters, digits, `-` and `_`.
-    """
-    for tag in tags:
-        if not re.fullmatch(r"[\w-]+", tag):
-            raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")

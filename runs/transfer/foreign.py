@@ -27,8 +27,9 @@ from observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, O
 from runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
 from runs.query.flattening import mapping_of
 from runs.stores.changes import StagedRun
+from runs.stores.notes import check_tags
 from runs.stores.run import Run
-from runs.stores.store import Store, check_tags
+from runs.stores.store import Store
 from runs.transfer.metric_files import write_series
 from runs.transfer.trackers import reader_for
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found

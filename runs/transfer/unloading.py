@@ -60,9 +60,9 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that are files here, or concern the database only.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
-        "note", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary", "tags",
-        "values_file",
+        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "display_name",
+        "info", "lease", "note", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary",
+        "tags", "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20

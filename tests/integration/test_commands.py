@@ -250,6 +250,19 @@ def test_show_has_all_that_matters(where, runs):
     assert "RuntimeError: no luck" in runs("show", "3").splitlines()[-1]
 
 
+def test_renamed_run_is_listed_and_shown_by_its_name(where, runs, documents):
+    assert documents("rename", "2", " wider,\tlonger ")["display_name"] == "wider, longer"
+    lines = runs("ls").splitlines()
+    assert "display_name" in lines[0]
+    assert [line.split()[0] for line in lines if "wider, longer" in line] == ["2"]
+    assert "wider, longer" in runs("show", "2")
+    assert documents("show", "2")["display_name"] == "wider, longer"
+    panel = documents("plot", "2", "--metric", "train/loss")["panels"][0]
+    assert panel["curves"][0]["label"].startswith("wider, longer (run 2)")
+    assert runs("rename", "2", "") == "run 2: no display name\n"
+    assert "display_name" not in runs("ls")
+
+
 def test_show_lists_the_settings_that_are_not_at_their_defaults_and_all_when_asked(where, runs):
     rows = [line.split() for line in runs("show", "2").partition("config\n")[2].splitlines()]
     assert rows[0] == ["lr", "0.01", "command", "line"]

@@ -176,13 +176,14 @@ def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, 
         check(origin.get("1"), kind)
         origin.write_note(origin.tag(origin.get("1"), ["best"]), "a note é")
         origin.note_reproduction(origin.get("1"), {"verdict": "IDENTICAL", "by": "0" * 32})
+        origin.rename(origin.get("1"), "wider é")
         verdicts = origin.get("1").reproductions
         copied = copy(origin.get("1"), target)
         assert copied.is_new
         said = ["resource"] if kind == "sacred-mongo" else []
         assert [text.partition(" ")[0] for text in copied.left_out] == said
         check(copied.run, kind)
-        assert (copied.run.tags, copied.run.note) == (["best"], "a note é")
+        assert (copied.run.tags, copied.run.note, copied.run.display_name) == (["best"], "a note é", "wider é")
         assert verdicts
         assert copied.run.reproductions == verdicts
         assert copied.run.uid == (origin.get("1").uid or copied.run.uid)

@@ -32,7 +32,9 @@ from observers.record.identity import lease
 from observers.record.media_files import Content
 from runs.__main__ import main
 from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
+from runs.query.filters import Words
 from runs.query.index.index import Index
+from runs.stores.settings import run_labels
 from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
@@ -711,6 +713,23 @@ def test_tags_and_note_are_kept_and_found(store):
     store.tag(store.get(2), remove=["best"])
     store.tag(store.get(3), remove=["best"])
     assert store.find("tags.best=True") == []
+
+
+def test_display_name_is_kept_found_and_shown_in_legends_beside_tags_and_note(store):
+    store.tag(store.get(2), add=["best"])
+    run = store.rename(store.get(2), "  wider\n\x1b[31mlonger\ud800 ")
+    assert run.display_name == r"wider [31mlonger\ud800"
+    assert (run.id, run.tags) == ("2", ["best"])
+    assert ids(store.find("display_name~^wider", sort="id")) == ["2"]
+    assert ids(store.find(Words("LONGER"), sort="id")) == ["2"]
+    assert run_labels([run, store.get(1)])[run].startswith(f"{run.display_name} (run 2)")
+    with pytest.raises(FilterError, match="got a name of 201 characters, expected at most 200"):
+        store.rename(run, "x" * 201)
+    store.note_reproduction(run, {"verdict": "IDENTICAL", "by_id": "7"})
+    assert store.get(2).display_name == run.display_name
+    run = store.tag(store.rename(store.get(2), ""), remove=["best"])
+    assert (run.display_name, run.tags) == ("", [])
+    assert store.find("display_name~wider") == []
 
 
 def test_what_several_people_note_at_once_is_all_kept(store):

@@ -33,7 +33,8 @@ function replace(part, fresh) {
   part.dispatchEvent(new Event("renewed", { bubbles: true }));
 }
 
-repeat(async () => {
+/** Look now, as after a change of one's own. */
+export async function look() {
   let page = null;
   let isOutdated = false;
   const { answer, seconds } = await watch(followed, version, (html) => {
@@ -56,4 +57,6 @@ repeat(async () => {
   let longest = seconds;
   for (const listener of listeners) longest = Math.max(longest, (await listener(page, isOpen)) ?? 0);
   return longest;
-});
+}
+
+repeat(look);

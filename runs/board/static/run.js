@@ -1,6 +1,6 @@
 // The page of a run: its tables, the note, copying commands, output as it comes.
 import { announce, get, localise, post, repeat } from "./board.js";
-import { onLook } from "./follow.js";
+import { look, onLook } from "./follow.js";
 import { makeSortable } from "./tables.js";
 
 const head = document.querySelector("[data-run]");
@@ -12,6 +12,56 @@ document.querySelectorAll("table[data-sortable]").forEach(makeSortable);
 document.addEventListener("renewed", ({ target }) => {
   target.querySelectorAll("table[data-sortable]").forEach(makeSortable);
   showEndOfTrace();
+});
+
+// ---------------------------------------------------------------------- name and tags
+
+const name = document.getElementById("display-name");
+const newTags = document.getElementById("new-tags");
+
+/** Send a change of the run's head, and show it; returns the answer, null after an error, which is shown. */
+async function change(path, ...pairs) {
+  const problem = document.getElementById("head-problem");
+  problem.textContent = "";
+  try {
+    const found = await post(path, [["run", run], ...pairs]);
+    announce(found.done);
+    await look().catch(() => {}); // the page looks again by itself
+    return found;
+  } catch (error) {
+    problem.textContent = error.message;
+    return null;
+  }
+}
+
+onLook((page) => {
+  const found = page?.getElementById("display-name");
+  if (!found || name.value !== name.defaultValue) return;
+  name.value = name.defaultValue = found.defaultValue;
+});
+
+document.addEventListener("submit", async (event) => {
+  if (!event.target.dataset.names) return;
+  event.preventDefault();
+  if (event.target.dataset.names === "new-tags") {
+    if (newTags.value.trim() && (await change("/list/tag", ["add", newTags.value]))) newTags.value = "";
+    return;
+  }
+  const found = await change("/list/rename", ["name", name.value]);
+  if (found) name.value = name.defaultValue = found.name;
+});
+
+document.addEventListener("keydown", ({ key, target }) => {
+  if (key !== "Escape" || ![name, newTags].includes(target)) return;
+  target.value = target.defaultValue;
+  document.getElementById("head-problem").textContent = "";
+});
+
+document.addEventListener("click", async ({ target }) => {
+  const tag = target.closest("[data-untag]")?.dataset.untag;
+  if (tag === undefined) return;
+  newTags.focus(); // the button goes
+  await change("/list/tag", ["untag", tag]);
 });
 
 // ---------------------------------------------------------------------- note and commands

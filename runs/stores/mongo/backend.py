@@ -48,7 +48,7 @@ _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
 # What people note, and how often to try again when others note at the same time.
-_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
+_NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions"), 100
 # Entries of a run's document, and the type that each must have.
 _TYPES: dict[str, tuple[str, type]] = {
     "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)

@@ -123,7 +123,7 @@ def with_script_everywhere() -> dict[str, Any]:
         "config.json": {text: text, "nested": {text: {"a": LINK}}, "lr": 0.1},
         "info.json": {text: {text: text}},
         "summary.json": {text: statistics, "loss": {"last": 1.0}},
-        "notes.json": {"tags": {text: True, LINK: True}, "note": text},
+        "notes.json": {"tags": {text: True, LINK: True}, "note": text, "display_name": text},
         "provenance.json": {
             "git": {"commit": text, "branch": text, "dirty": True, "diff": f"+{text}\n-{LINK}"},
             "packages": packages,

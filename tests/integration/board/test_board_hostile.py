@@ -43,7 +43,8 @@ def hostile_database(mongo_url):
     files = hostile.with_script_everywhere()
     runs = [
         {**files["run.json"], "config": files["config.json"], "info": files["info.json"], "captured_out": text,
-         "summary": {text: {"last": text}}, "tags": {text: True}, "note": text, "provenance": files["provenance.json"],
+         "summary": {text: {"last": text}}, "tags": {text: True}, "note": text, "display_name": text,
+         "provenance": files["provenance.json"],
          "sources": [], "artifacts": [{"name": text, "file_id": text}], "resources": [[text, "x"]]},
         {"status": 7, "config": "x", "info": [1], "summary": [1], "artifacts": "x", "resources": {"a": 1}},
         {"status": "RUNNING", "lease": {"pid": text}, "heartbeat": "x", "captured_out": 7, "captured_out_file": "x"},

@@ -518,6 +518,37 @@ def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_pat
         assert runs.get("1").note == "good <b>"
 
 
+def test_name_and_tags_are_written_by_keys(watched, serve, own_store):
+    browser = watched()
+    page = browser.page
+    with open_store(own_store) as runs:
+        runs.tag(runs.get("1"), ["old"])
+    page.goto(f"{serve(own_store)}/runs/1?tab=output")
+    page.keyboard.press("e")
+    page.keyboard.type("wider <b>")
+    page.keyboard.press("Escape")
+    assert page.input_value("#display-name") == ""
+    page.keyboard.press("e")
+    page.keyboard.type("wider <b>")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#announce:text('name saved')")
+    page.fill("#new-tags", "best, paper-1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".tag:has-text('paper-1')")
+    assert page.input_value("#new-tags") == ""
+    page.click("[aria-label='Remove the tag old']")
+    page.wait_for_selector(".tag:has-text('old')", state="detached")
+    assert page.evaluate("document.activeElement.id") == "new-tags"
+    page.keyboard.type("no:tag")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#head-problem:has-text('expected letters')")
+    browser.errors[:] = [error for error in browser.errors if "400" not in error]
+    page.goto(f"{serve(own_store)}/runs")
+    assert "wider <b>" in page.locator("tr[data-run='1']").inner_text()
+    with open_store(own_store) as runs:
+        assert (runs.get("1").display_name, runs.get("1").tags) == ("wider <b>", ["best", "paper-1"])
+
+
 def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, recorded, tmp_path):
     store = shutil.copytree(recorded, tmp_path / "store")
     first, second, third = (watched(), watched(), watched())

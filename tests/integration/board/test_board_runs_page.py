@@ -179,12 +179,16 @@ def test_tags_notes_and_deletion(client_of, own_store):
     answer = client.post("/list/tag", data={"run": ["1", "2"], "add": "best baseline", "remove": "none"})
     assert answer.json() == {"done": "tags of 2 runs changed"}
     client.post("/list/tag", data={"run": "1", "remove": "best"})
+    assert client.post("/list/rename", data={"run": "1", "name": " wider  <b> "}).json()["name"] == "wider <b>"
+    client.post("/list/tag", data={"run": "2", "add": "a, b,c"})
+    client.post("/list/tag", data={"run": "2", "untag": ["a", "b"], "remove": "c"})
     client.post("/list/note", data={"run": "2", "note": "good\n<b>"})
     assert client.post("/list/discard", data={"run": ["3", "4"]}).json() == {"done": "2 runs moved into the trash"}
     with open_store(own_store) as store:
         assert [run.id for run in store.find(sort="id")] == ["1", "2"]
         assert [store.get(id).tags for id in "12"] == [["baseline"], ["baseline", "best"]]
         assert store.get("2").note == "good\n<b>"
+        assert store.get("1").display_name == "wider <b>"
         assert sorted(one.id for one in store.trash()) == ["3", "4"]
 
 
