@@ -26,7 +26,7 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
     ranks/               for a run of several processes, the output of each but rank 0, as `NUMBER.txt`; each written
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
-    notes.json           tags, a note and verdicts on reproductions, written later; replaced whole
+    notes.json           tags, a note, a display name and verdicts on reproductions, written later; replaced whole
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
 and those recorded with `--anonymous` neither.

@@ -151,6 +151,7 @@ def _document(curve: Curve, colours: Mapping[str, str]) -> dict[str, Any]:
         "label": curve.label,
         "color": colours.get(curve.key) or colour_of(curve.key),
         "dash": _DASHES[curve.part % len(_DASHES)],
+        **({"inherited": curve.num_inherited} if curve.num_inherited else {}),
         **{name: values for name, values in parts.items() if values is not None},
     }
 

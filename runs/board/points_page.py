@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from starlette.responses import Response, StreamingResponse
 
+from observers.record.points.points import Series
 from runs.board.answers import json_response, look_again_s
 from runs.board.visits import Visit, page
 from runs.comparison.curves import smoothed
+from runs.comparison.joining import Ancestry, joined_series
 from runs.errors import PlotError
 from runs.query.decimation import pixels
 from runs.query.texts import cell_text, is_number
@@ -36,7 +38,7 @@ def _series(visit: Visit) -> Response:
     """Answer with the points that draw a metric, smoothed or not, or the part of it between two steps or times."""
     started = time.perf_counter()
     run = visit.store.get(visit.asked("run"))
-    series = run.metric(visit.asked("metric"))
+    series, num_before = _asked_series(visit, run)
     positions = series.times if visit.asked("axis") == "times" else series.steps
     order = np.argsort(positions, kind="stable") if np.any(np.diff(positions) < 0) else slice(None)
     num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
@@ -53,11 +55,24 @@ def _series(visit: Visit) -> Response:
             "values": _plain(values[chosen]),
             "smoothed": _plain(averages[chosen]) if weight else None,
             "times": series.times[order][chosen].tolist(),
+            "inherited": int(np.searchsorted(positions[order][chosen], np.min(positions[num_before:])))
+            if 0 < num_before < len(series)
+            else 0,
             "count": len(series),
             "living": run.is_living,
             "look_again_s": look_again_s(started),
         }
     )
+
+
+def _asked_series(visit: Visit, run: Run) -> tuple[Series, int]:
+    """Return the points of the metric, after those of the runs that it was started from, and the number of these."""
+    name = visit.asked("metric")
+    own = run.metric(name)
+    if not visit.asked("joined"):
+        return own, 0
+    pieces = Ancestry([run]).pieces(run, own, lambda parent: parent.metric(name) if name in parent.metrics else None)
+    return joined_series(pieces), sum(len(series) for _, series in pieces[:-1])
 
 
 def _plain(values: np.ndarray) -> list[float | None]:
@@ -86,7 +101,7 @@ def _points(visit: Visit) -> Response:
     run = visit.store.get(visit.asked("run"))
     name = visit.asked("metric")
     check_number([run], name)
-    series = run.metric(name)
+    series, _ = _asked_series(visit, run)
     shown = between(visit, series.times if visit.asked("axis") == "times" else series.steps)
     table = Table(name, [series.steps[shown], series.times[shown], series.values[shown]])
     return file_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])

@@ -177,7 +177,8 @@ def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     of_system = visit.asked("tab") == "system"
     names = _tried(problems, lambda: run.metrics, [])
     names = [name for name in names if name.startswith("system/") == of_system]
-    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names)}
+    has_parent = _tried(problems, lambda: bool(run.get("parent")), False)
+    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names), "has_parent": has_parent}
 
 
 def _is_living(run: Run) -> bool:

@@ -57,6 +57,7 @@ class RunsView(UrlView):
         x: The horizontal axis; see `runs.drawing.curve.curve_of`.
         smoothing: Weight of earlier points, from 0 to below 1.
         log_x, log_y: Logarithmic axes.
+        joined: Whether runs are drawn with the points of the runs that they were started from.
         band: The band around the mean of a group; see `runs.comparison.curves.mean_curve`.
         zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
     """
@@ -79,6 +80,7 @@ class RunsView(UrlView):
     smoothing: float = 0.0
     log_x: bool = False
     log_y: bool = False
+    joined: bool = False
     band: str = BANDS[0]
     zoom: str = ""
 
@@ -212,7 +214,7 @@ class RunsView(UrlView):
     @property
     def settings(self) -> str:
         """What the form of the charts adds to the URL of a panel, as workspace.js writes it."""
-        names = ("x", "smoothing", "log_y", "band")
+        names = ("x", "smoothing", "log_y", "joined", "band")
         pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
         return "".join(f"&{name}={value}" for name, value in pairs)
 
@@ -232,6 +234,7 @@ class RunsView(UrlView):
             log_y=self.log_y,
             num_points=num_points,
             between=between,
+            joined=self.joined and not self.group,
         )
 
 

@@ -37,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
     parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the interval (0.95)")
     add_curves(parser)
+    help = "also draw, dashed, the points of the runs that a run was started from, up to its start"
+    parser.add_argument("--joined", action="store_true", help=help)
     parser.add_argument("--title", default="", help="title of the picture")
     outputs = parser.add_mutually_exclusive_group()
     add_output(parser, "write a picture: .png, .svg or .pdf (extra plot)", group=outputs)
@@ -54,6 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     output = output_of(arguments)
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
+    view = dataclasses.replace(view, joined=arguments.joined)
     with open_given(arguments) as store:
         columns = (*by, *over, "status", "config")
         found, note = choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
@@ -79,7 +82,7 @@ def _document(panel: Panel) -> dict[str, Any]:
     for curve in panel.curves:
         parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
         lists = {name: None if values is None else values.tolist() for name, values in parts.items()}
-        curves.append({"label": curve.label, **lists})
+        curves.append({"label": curve.label, "own_from": curve.own_from, **lists})
     return {"metric": panel.metric, "x_label": panel.x_label, "notes": list(panel.notes), "curves": curves}
 
 

@@ -87,6 +87,10 @@ class Quantity:
             return cls(text, (text,))
         return cls(text, names, formula)
 
+    def is_of(self, run: Run) -> bool:
+        """Tell whether a run has all of the metrics."""
+        return set(self.names) <= set(run.metrics)
+
     def each_series(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Series]]:
         """Yield each run with the points of the quantity, at the steps at which all of its metrics have one.
 

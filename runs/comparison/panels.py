@@ -12,7 +12,8 @@ import numpy as np
 from runs.comparison.curves import mean_curve, smooth
 from runs.comparison.expressions import Quantity
 from runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
-from runs.drawing.curve import Curve, Panel, curve_of, panelled, thin
+from runs.comparison.joining import Ancestry, run_curve
+from runs.drawing.curve import Curve, Panel, panelled, thin
 from runs.errors import PlotError
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
@@ -42,6 +43,8 @@ class View:
         log_y: Use a logarithmic axis; values that are not above 0 are gaps.
         num_points: Maximum number of points of a curve, without a few beside the range.
         between: The range of positions to draw; None for the start or the end of a curve.
+        joined: Whether single runs are joined to the runs that they were started from; see
+            `runs.comparison.joining`.
     """
 
     by: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class View:
     log_y: bool = False
     num_points: int = 2000
     between: tuple[float | None, float | None] = (None, None)
+    joined: bool = False
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
@@ -87,6 +91,8 @@ def make_panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: Vi
     runs = [run.listed() for run in runs]
     if not runs:
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
+    if view.by and view.joined:
+        raise PlotError("--joined: expected no --by: joined curves share points, so they are no repetitions")
     if not view.by and view.over:
         raise PlotError("--over: expected --by too, the fields that define the groups whose means are drawn")
     prefetch(runs, ["metrics", "status", "start_time"])
@@ -118,7 +124,7 @@ def make_panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: Vi
 
 
 def _having(runs: Sequence[Run], quantity: Quantity) -> list[Run]:
-    having = [run for run in runs if set(quantity.names) <= set(run.metrics)]
+    having = [run for run in runs if quantity.is_of(run)]
     if not having:
         lacking = [name for name in quantity.names if not any(name in run.metrics for run in runs)]
         if not lacking:
@@ -127,16 +133,6 @@ def _having(runs: Sequence[Run], quantity: Quantity) -> list[Run]:
         existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
         raise PlotError(f"no run has the metric {lacking[0]!r}; there are: {', '.join(existing) or 'none'}")
     return having
-
-
-def _run_curve(run: Run, series: Series, label: str, view: View) -> Curve:
-    """Return the curve of one run, with all points, as a view shows it."""
-    epochs = run.epochs_at(series.steps) if view.x == "epoch" else None
-    if view.x == "epoch" and epochs is None:
-        raise PlotError(f"run {run.id}: its record has no epochs; log a metric named epoch, or draw over steps")
-    started = run.start_time
-    start_s = started.timestamp() if started else 0.0
-    return smooth(curve_of(series, label, view.x, epochs=epochs, start_s=start_s), view.smoothing)
 
 
 class _Finishing:
@@ -167,11 +163,19 @@ class _Finishing:
 def _singles(
     runs: Sequence[Run], quantity: Quantity, view: View, labels: dict[Run, str], finish: _Finishing
 ) -> tuple[list[Curve], list[str]]:
-    curves = [
-        dataclasses.replace(finish(_run_curve(run, series, labels[run], view)), key=run.id)
-        for run, series in quantity.each_series(runs)
-    ]
-    return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
+    ancestry = Ancestry(runs if view.joined else ())
+
+    def read(run: Run) -> Series | None:
+        return next(series for _, series in quantity.each_series([run])) if quantity.is_of(run) else None
+
+    curves, joined = [], []
+    for run, series in quantity.each_series(runs):
+        pieces = ancestry.pieces(run, series, read)
+        curve = smooth(run_curve(pieces, labels[run], view.x), view.smoothing)
+        curves.append(dataclasses.replace(finish(curve), key=run.id))
+        joined += [run.id] if curve.own_from is not None else []
+    notes = [f"smoothing {view.smoothing:g}"] if view.smoothing else []
+    return curves, [*notes, f"dashed: the points before the start of {_listed(joined)}"] if joined else notes
 
 
 def _means(runs: Sequence[Run], quantity: Quantity, view: View, finish: _Finishing) -> tuple[list[Curve], list[str]]:
@@ -179,7 +183,9 @@ def _means(runs: Sequence[Run], quantity: Quantity, view: View, finish: _Finishi
     groups, excluded = group_runs(runs, view.by, view.over)
     # In the order of the groups, so that only the curves of one group are in memory.
     ordered = [run for group in groups for same in group.repetitions.values() for run in same]
-    singles = (_run_curve(run, series, "", view) for run, series in quantity.each_series(ordered))
+    singles = (
+        smooth(run_curve([(run, series)], "", view.x), view.smoothing) for run, series in quantity.each_series(ordered)
+    )
     curves: list[Curve] = []
     changes: list[str] = []
     cautions: list[str] = []

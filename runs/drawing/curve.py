@@ -35,6 +35,8 @@ class Curve:
         raw: (n,) the values before smoothing; None if they were not smoothed.
         key: Identifies the run or group in every panel, whatever its label there.
         part: Number of its metric in the panel.
+        own_from: The position of the run's own first point, after those of the runs that it was started from; None if
+            all points are its own.
     """
 
     label: str
@@ -46,6 +48,12 @@ class Curve:
     raw: np.ndarray | None = None
     key: str = ""
     part: int = 0
+    own_from: float | None = None
+
+    @property
+    def num_inherited(self) -> int:
+        """Number of points before the run's own ones."""
+        return 0 if self.own_from is None else int(np.searchsorted(self.x, self.own_from))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,6 +130,10 @@ def _draw_curve(axes: Any, panel: Panel, number: int) -> Any:
         # On a logarithmic axis the band reaches the edge where it goes below 0.
         low, high = _shown(curve.low, False), _shown(curve.high, log_y)
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    if at := curve.num_inherited:
+        before = {"color": color, "linestyle": (0, (1.5, 2)), "linewidth": 1.0}
+        axes.plot(x[: at + 1], y[: at + 1], gid=f"inherited-{number}", **before)
+        x, y = x[at:], y[at:]
     [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
     _mark_lonely(axes, x, y, color)
     return line

@@ -157,8 +157,11 @@ class _Frame:
                 raw = self.path(curve.x, curve.raw)
                 yield element("path", d=raw, fill="none", stroke=color, stroke_opacity=0.25)
             dash = _DASHES[number // len(COLORS) % len(_DASHES)] or None
+            if at := curve.num_inherited:
+                before = self.path(curve.x[: at + 1], curve.y[: at + 1])
+                yield element("path", d=before, fill="none", stroke=color, stroke_dasharray="2 3", class_="inherited")
             line = {"fill": "none", "stroke": color, "stroke_width": 1.6, "stroke_dasharray": dash}
-            yield element("path", d=self.path(curve.x, curve.y), stroke_linejoin="round", **line)
+            yield element("path", d=self.path(curve.x[at:], curve.y[at:]), stroke_linejoin="round", **line)
 
     def _band(self, curve: Curve) -> str:
         assert curve.low is not None

@@ -1,13 +1,14 @@
 // The curves of a run: drawn when they are visible, with as many points as there are pixels; a zoom loads more.
 import { announce, keepInAddress, rangeInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
-import { configOf, fetchFile, fetchJson, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
+import { INHERITED, before, configOf, fetchFile, fetchJson, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
 import { sieve } from "./tables.js";
 
 const { run, colour: color } = document.querySelector("[data-run]").dataset;
 const charts = document.getElementById("charts");
 const axis = document.getElementById("x-axis");
 const smoothing = document.getElementById("smoothing");
+const joined = document.getElementById("joined"); // only where there is a parent
 const isLog = document.getElementById("log-scale");
 
 /** Return the range of an axis for a curve of one value, which plotly.js would show between its -1 and its +1. */
@@ -36,7 +37,7 @@ class Chart {
   /** Return the address of the points that are shown. */
   url(path, more = {}) {
     const [from, to] = this.range ?? ["", ""];
-    return `${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, ...more })}`;
+    return `${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, joined: joined?.checked ? "1" : "", ...more })}`;
   }
 
   async load() {
@@ -60,12 +61,15 @@ class Chart {
   }
 
   async draw() {
-    const { steps, times, values, smoothed } = this.found;
+    const { steps, times, values, smoothed, inherited } = this.found;
     const x = axis.value === "times" ? times : steps;
     const line = { color, width: 1.6 };
     const isFew = values.length < 3;
     const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
-    const data = [{ ...common, name: this.metric, y: smoothed ?? values, line, hovertemplate: "%{y:.6g}<extra></extra>" }];
+    const y = smoothed ?? values;
+    const main = { ...common, name: this.metric, line, hovertemplate: "%{y:.6g}<extra></extra>" };
+    const data = [{ ...main, x: x.slice(inherited), y: y.slice(inherited) }];
+    if (inherited) data.unshift({ ...main, ...before(x, y, inherited), name: "before", line: { ...line, ...INHERITED } });
     if (smoothed) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
     const layout = layoutOf({
       height: 240,
@@ -102,13 +106,15 @@ const chosen = [["x", axis, "steps"], ["smoothing", smoothing, "0"]];
 function keep() {
   for (const [name, control, usual] of chosen) keepInAddress(name, control.value === usual ? "" : control.value);
   keepInAddress("log", isLog.checked ? "1" : "");
+  if (joined) keepInAddress("joined", joined.checked ? "1" : "");
 }
 
 const query = new URLSearchParams(location.search);
 for (const [name, control, usual] of chosen) control.value = query.get(name) ?? usual;
 if (axis.selectedIndex < 0) axis.value = "steps";
 isLog.checked = query.get("log") === "1";
-for (const control of [axis, smoothing, isLog]) control.addEventListener("input", keep);
+if (joined) joined.checked = query.get("joined") === "1";
+for (const control of [axis, smoothing, isLog, joined]) control?.addEventListener("input", keep);
 const observer = whenSeen(charts.querySelectorAll(".chart"), (section) => {
   const chart = new Chart(section);
   seen.set(section, chart);
@@ -116,9 +122,11 @@ const observer = whenSeen(charts.querySelectorAll(".chart"), (section) => {
 }, "200px");
 const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
 isLog.addEventListener("input", redraw);
-smoothing.addEventListener("input", () => {
-  for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
-});
+for (const control of [smoothing, joined]) {
+  control?.addEventListener("input", () => {
+    for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
+  });
+}
 axis.addEventListener("input", () => {
   for (const chart of seen.values()) {
     chart.range = null;

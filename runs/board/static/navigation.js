@@ -4,7 +4,7 @@ import { readEyes } from "./eyes.js";
 import { renewPanels } from "./panels.js";
 
 // What the scripts of the page keep in the address; a link may be older than that.
-const OWN = ["hide", "eye", "layout", "x", "smoothing", "log_x", "log_y", "band", "zoom", "panel", "wide", "closed"];
+const OWN = ["hide", "eye", "layout", "x", "smoothing", "log_x", "log_y", "joined", "band", "zoom", "panel", "wide", "closed"];
 const listeners = [];
 let numAsked = 0;
 

@@ -1,7 +1,7 @@
 // Panels of curves: drawn when they are visible, with one cursor, one range and one form for all of them.
 import { keepInAddress, rangeInAddress } from "./board.js";
 import { isShown, onEyes } from "./eyes.js";
-import { configOf, faded, fetchFile, fetchNumbers, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
+import { INHERITED, before, configOf, faded, fetchFile, fetchNumbers, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const form = document.getElementById("settings");
 const place = () => document.getElementById("panels");
@@ -30,9 +30,10 @@ function ends() {
 
 /** Return what the form adds to the address of a panel, as `RunsView.settings` writes it. */
 function settings() {
-  const { x, smoothing, log_y, band } = form.elements;
-  const usual = { x: "step", smoothing: "0", log_y: "", band: "interval" };
-  const values = { x: x.value, smoothing: String(Number(smoothing.value)), log_y: log_y.checked ? "1" : "", band: band.value };
+  const { x, smoothing, log_y, joined, band } = form.elements;
+  const is = (box) => (box.checked ? "1" : "");
+  const usual = { x: "step", smoothing: "0", log_y: "", joined: "", band: "interval" };
+  const values = { x: x.value, smoothing: String(Number(smoothing.value)), log_y: is(log_y), joined: is(joined), band: band.value };
   return Object.entries(values).filter(([name, value]) => value !== usual[name]);
 }
 
@@ -56,14 +57,18 @@ function traces(found) {
       all.push({ ...base, y: curve.high, line: { width: 0 }, fill: "tonexty", fillcolor: faded(color, 0.18) });
     }
     if (curve.raw) all.push({ ...base, y: curve.raw, line: { color: faded(color, 0.25), width: 1 } });
+    const at = curve.inherited ?? 0;
+    const line = { color, width: 1.6, dash: curve.dash };
+    if (at) all.push({ ...base, ...before(x, curve.y, at), line: { ...line, ...INHERITED } });
     all.push({
       ...base,
-      y: curve.y,
-      mode: curve.x.length < 2 ? "markers" : "lines",
+      x: x.slice(at),
+      y: curve.y.slice(at),
+      mode: curve.x.length - at < 2 ? "markers" : "lines",
       hoverinfo: "all",
       hovertemplate: "%{y:.6~g}<extra>%{fullData.name}</extra>",
       name: plain(curve.label),
-      line: { color, width: 1.6, dash: curve.dash },
+      line,
       marker: { color },
       showlegend: true,
     });
@@ -197,7 +202,7 @@ for (const control of form.querySelectorAll("select, input[type=range], input[ty
       range = null; // of another axis it is another range
       keepInAddress("zoom", "");
     }
-    for (const name of ["x", "smoothing", "log_y", "band"]) keepInAddress(name, new Map(settings()).get(name) ?? "");
+    for (const name of ["x", "smoothing", "log_y", "joined", "band"]) keepInAddress(name, new Map(settings()).get(name) ?? "");
     keepInAddress("log_x", form.elements.log_x.checked ? "1" : "");
     all(control.name === "log_x" ? "draw" : "load");
   });
@@ -239,6 +244,7 @@ export function renewPanels(fresh) {
   place().replaceWith(fresh);
   watchAll();
   for (const figure of visible) if (due.has(figure) && !isOther) serve(figure);
+  document.getElementById("joined").hidden = fresh.dataset.url.includes("group=");
   document.getElementById("band").hidden = !fresh.dataset.url.includes("group=");
   return isOther ? all("load") : null;
 }

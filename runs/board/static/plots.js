@@ -100,6 +100,14 @@ export function configOf(name, csv = csvOf) {
 
 const channels = (color) => [1, 3, 5].map((at) => Number.parseInt(color.slice(at, at + 2), 16));
 
+/** Return the points that a run took over, and the first one of its own, to which their line leads. */
+export function before(x, y, at) {
+  return { x: x.slice(0, at + 1), y: y.slice(0, at + 1) };
+}
+
+/** How points are drawn that a run took over from the run that it was started from. */
+export const INHERITED = { width: 1, dash: "2px,3px" };
+
 /** Return a colour, `#rrggbb`, that is seen through. */
 export function faded(color, opacity) {
   return `rgba(${channels(color).join(",")},${opacity})`;

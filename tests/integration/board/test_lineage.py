@@ -1,0 +1,161 @@
+"""Runs that come from others: their curves, their lineage, and the last good run."""
+
+import json
+from contextlib import suppress
+
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver
+from runs.__main__ import main
+from tests.integration.board.conftest import database_of
+from tests.integration.board.test_workspace import assert_accessible, drawn, panel
+
+
+def record_family(folder):
+    """Record a run, its fork at step 20, a fork of that at step 30, a reproduction, and a run that fails."""
+    ex = Experiment("family", base_dir=folder, save_git_info=False, system_metrics_s=None)
+
+    @ex.config
+    def config():
+        lr = 0.1
+        fails = False
+        first = 1
+
+    @ex.main
+    def main(_run, lr, first, fails):
+        for step in range(first, 41):
+            _run.log_scalar("train/loss", lr + 1 / step, step)
+            if step % 10 == 0:
+                _run.log_scalar("val/loss", lr * step, step)
+        if fails:
+            raise RuntimeError("no luck")
+
+    ex.observers.append(FileObserver(folder / "store"))
+    uids = []
+    for number, (parent, first) in enumerate(((None, 1), (0, 21), (1, 31), (0, 1), (None, 1))):
+        updates = {"lr": number / 10, "first": first, "fails": number == 4}
+        meta = {} if parent is None else {"parent": uids[parent]}
+        with suppress(RuntimeError):
+            ex.run(config_updates=updates, meta_info=meta)
+        uids.append(ex.current_run.meta_info["uid"])
+    start_from(folder / "store" / "2", "/x/step-000000020.pt")
+    start_from(folder / "store" / "3", "/x/last.pt")
+
+
+def start_from(folder, state):
+    """Write into a record from which state the run was started."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "checkpoint": {"resume": state}}))
+
+
+@pytest.fixture(scope="module")
+def family_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("family")
+    record_family(folder)
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def family_database(family_folder, mongo_url):
+    yield from database_of(family_folder, mongo_url)
+
+
+@pytest.fixture(params=["folder", "database"])
+def family(request, family_folder):
+    return str(family_folder) if request.param == "folder" else request.getfixturevalue("family_database")
+
+
+def test_curve_of_a_fork_is_joined_to_those_of_its_ancestors(client_of, family):
+    client = client_of(family)
+    _, found = panel(client, "train/loss", run=["3", "1", "4"], joined="1")
+    third, first, reproduction = found["curves"]
+    assert third["x"] == list(range(1, 41))
+    assert third["y"] == [*(1 / x for x in range(1, 21)), *(0.1 + 1 / x for x in range(21, 31)), *third["y"][30:]]
+    assert third["inherited"] == 30
+    assert "inherited" not in {**first, **reproduction}
+    assert found["notes"] == ["dashed: the points before the start of run 3"]
+    _, found = panel(client, "val/loss", run=["2"], joined="1")
+    assert (found["curves"][0]["x"], found["curves"][0]["inherited"]) == ([10, 20, 30, 40], 2)
+    _, found = panel(client, "val/loss", run=["3"], joined="1", x="time")
+    times = found["curves"][0]["x"]
+    assert times == sorted(times)
+    assert (times[2], times[3] >= 0) == (0, True)
+    _, found = panel(client, "val/loss - train/loss", run=["3"], joined="1", x="wall")
+    assert (len(found["curves"][0]["x"]), found["curves"][0]["inherited"]) == (4, 3)
+    _, found = panel(client, "train/loss", run=["3"])
+    assert found["curves"][0]["x"] == list(range(31, 41))
+    _, found = panel(client, "train/loss", where="lr>=0", group="fails", joined="1")
+    assert not any("inherited" in curve for curve in found["curves"])
+    series = client.get("/series", params={"run": "3", "metric": "train/loss", "joined": "1", "pixels": 500}).json()
+    assert (series["steps"], series["inherited"]) == (list(range(1, 41)), 30)
+    text = client.get("/points", params={"run": "3", "metric": "train/loss", "joined": "1", "from": "20"}).text
+    assert len(text.splitlines()) == 1 + 21
+    assert "join to parent" in client.get("/runs/3?tab=curves").text
+    assert "join to parent" not in client.get("/runs/1?tab=curves").text
+
+
+def test_state_in_the_name_ends_the_points_of_the_parent(client_of, tmp_path):
+    """The fork logs later than its parent would have."""
+    ex = Experiment("late", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+
+    @ex.main
+    def main(_run):
+        for step in steps:
+            _run.log_scalar("val/loss", 0.0, step)
+
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    steps = [10, 20, 30]
+    uid = ex.run().meta_info["uid"]
+    steps = [50]
+    ex.run(meta_info={"parent": uid})
+    start_from(tmp_path / "store" / "2", "/x/step-000000020.pt")
+    _, found = panel(client_of(tmp_path / "store"), "val/loss", run=["2"], joined="1")
+    assert found["curves"][0]["x"] == [10, 20, 50]
+
+
+def test_runs_that_are_each_others_parents_and_damaged_ones_end_the_search(client_of, tmp_path):
+    record_family(tmp_path)
+    store = tmp_path / "store"
+    documents = [json.loads((store / id / "run.json").read_text()) for id in "123"]
+    (store / "1" / "run.json").write_text(json.dumps({**documents[0], "parent": documents[2]["uid"]}))
+    (store / "2" / "metrics.bin").write_bytes(b"damaged!" * 30)
+    client = client_of(store)
+    for id in "123":
+        code, found = panel(client, "train/loss", run=[id], joined="1")
+        assert code == 200 or id == "2", found
+        assert client.get(f"/runs/{id}").status_code == 200
+
+
+def test_plot_joins_forks_and_draws_the_points_before_them_dashed(family, tmp_path, capsys):
+    words = ["--store", family, "plot", "3", "--metric", "train/loss", "--joined"]
+    assert main([*words, "--json"]) == 0
+    curve = json.loads(capsys.readouterr().out)["panels"][0]["curves"][0]
+    assert (len(curve["x"]), curve["own_from"]) == (40, 31)
+    assert main([*words, "--output", str(tmp_path / "plot.svg")]) == 0
+    assert 'id="inherited-0"' in (tmp_path / "plot.svg").read_text()
+    capsys.readouterr()
+    assert main([*words, "--by", "lr"]) == 1
+    assert "joined curves share points" in capsys.readouterr().err
+
+
+def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder):
+    page = watched().page
+    page.goto(f"{serve(family_folder)}/runs?run=3")
+    drawn(page)
+    page.check("#settings [name=joined]")
+    page.wait_for_selector("figure .notes:has-text('dashed')")
+    assert "joined=1" in page.url
+    traces = "figure => figure.querySelector('.plot').data.map((trace) => [trace.x.length, trace.line.dash])"
+    assert page.locator("figure[data-panel='train/loss']").evaluate(traces) == [[31, "2px,3px"], [10, "solid"]]
+    page.reload()
+    drawn(page)
+    assert page.is_checked("#settings [name=joined]")
+    page.goto(f"{serve(family_folder)}/runs/3?tab=curves")
+    page.wait_for_selector("[data-drawn='10']")
+    page.check("#joined")
+    page.wait_for_selector("[data-drawn='40']")
+    assert "joined=1" in page.url
+    page.reload()
+    page.wait_for_selector("[data-drawn='40']")
+    assert_accessible(page)
