@@ -31,8 +31,9 @@ def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str
         experiment: The experiment.
         command: The captured function of the command; None for no command, which needs none.
     """
-    own = [ingredient.path for ingredient, _ in experiment.traverse_ingredients()]
-    return [needed for needed in getattr(command, "needs", ()) if needed not in own]
+    needs = getattr(command, "needs", ())
+    own = {ingredient.path for ingredient, _ in experiment.traverse_ingredients()} if needs else ()
+    return [needed for needed in needs if needed not in own]
 
 
 def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[str]]:

@@ -49,16 +49,17 @@ class Libraries:
         folders: dict[str, str] = {}
         loose = [of_modules.items() for folder, of_modules in module_files().items() if is_loose(folder)]
         for name, file in itertools.chain.from_iterable(loose):
+            if source_name(file, self._lab) is not None:
+                continue
             depth = name.count(".") + os.path.basename(file).startswith("__init__.")  # noqa: PTH119
             if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
                 continue
-            if source_name(file, self._lab) is None:
-                folder = Path(file).parents[depth]
-                digest = file_digest(Path(file))
-                if digest is not None:
-                    top = name.partition(".")[0]
-                    folders.setdefault(top, str(folder))
-                    files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
+            folder = Path(file).parents[depth]
+            digest = file_digest(Path(file))
+            if digest is not None:
+                top = name.partition(".")[0]
+                folders.setdefault(top, str(folder))
+                files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
         self.found = {name: self._entry(name, folders[name], files[name]) for name in sorted(files)}
         return self.found != before
 

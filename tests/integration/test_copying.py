@@ -35,7 +35,8 @@ from runs.transfer.syncing import sync
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
-NUM_POINTS = 25_000
+# Beyond what `few_per_document` lets a document of the database hold.
+NUM_POINTS = 500
 
 
 def record(kind, folder, url, name):
@@ -83,6 +84,15 @@ def record(kind, folder, url, name):
     if kind == "sacred-mongo":
         observer.runs.database.client.close()
     return str(folder / "store") if kind.endswith("files") else f"{url}/{name}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_per_document():
+    """Let documents of the database be full of few points, so that runs of a few hundred reach the chunks beyond."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 400)
+        patch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 80)
+        yield
 
 
 @pytest.fixture(scope="module")

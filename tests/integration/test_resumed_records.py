@@ -174,18 +174,23 @@ def test_killed_run_that_goes_on_is_in_the_database_once(tmp_path, database, mon
 
 
 @pytest.fixture
-def record(tmp_path):
-    """Record a run, or continue it: it goes back to `to` points and a thousandth of media, and logs `count` more."""
+def record(tmp_path, monkeypatch):
+    """Record a run, or continue it: it goes back to `to` points and a tenth of media, and logs `count` more.
+
+    A document of the database is full of 200 points.
+    """
+    monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 200)
+    monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 40)
     ex = Experiment("rewound", base_dir=Path(__file__).parent)
     ex.observers.append(FileObserver(tmp_path / "runs"))
 
     @ex.main
     def main(_run, count, to=0, fails=False):
         if to:
-            _run.rewind({"metrics": {"loss": [to, to - 1]}, "media": {"text": [to // 1000, to // 1000 - 1]}})
+            _run.rewind({"metrics": {"loss": [to, to - 1]}, "media": {"text": [to // 10, to // 10 - 1]}})
         for number in range(count):
             _run.log_scalar("loss", number / count)
-            if not number % 1000:
+            if not number % 10:
                 _run.log_media("text", Text(f"{count} {number}"))
         if fails:
             raise ValueError("it fails")
@@ -209,16 +214,16 @@ def deliver(folder, database):
 
 def test_points_that_were_taken_back_leave_the_database(tmp_path, database, record):
     with pytest.raises(ValueError, match="it fails"):
-        record(count=26_000, fails=True)
+        record(count=260, fails=True)
     folder = tmp_path / "runs" / "1"
     early = deliver(folder, database)
     assert "fail_trace" in database.runs.find_one()
-    for to in (25_000, 21_000, 3_000):
-        record(count=1_000, to=to)
+    for to in (250, 210, 30):
+        record(count=10, to=to)
         check_delivered_after = deliver(folder, database)
         check_delivered(database, folder)
         assert check_delivered_after.was_completed()
-    assert len(read_metrics(folder)["loss"]) == 4_000
+    assert len(read_metrics(folder)["loss"]) == 40
     assert not {"fail_trace", "captured_out_file"} & database.runs.find_one().keys()
     # Whoever delivered it before notices, too.
     database.metrics.delete_many({})
@@ -228,18 +233,18 @@ def test_points_that_were_taken_back_leave_the_database(tmp_path, database, reco
 
 
 def test_run_of_as_many_points_as_before_is_delivered_again(tmp_path, database, record):
-    folder = record(count=2_000)
+    folder = record(count=20)
     assert deliver(folder, database).was_completed()
-    record(count=1_000, to=1_000)
+    record(count=10, to=10)
     assert not Delivery(folder, folder.parent, database).was_completed()
     deliver(folder, database)
     check_delivered(database, folder)
 
 
 def test_delivery_killed_at_each_step_ends_with_the_same_database(tmp_path, database, record, killed_at):
-    folder = record(count=26_000)
+    folder = record(count=260)
     deliver(folder, database)
-    record(count=1_000, to=21_000)
+    record(count=10, to=210)
     places = [(Collection, name) for name in ("update_one", "delete_many", "insert_one", "bulk_write")]
     stop, was_killed = 1, True
     while was_killed:
@@ -250,9 +255,9 @@ def test_delivery_killed_at_each_step_ends_with_the_same_database(tmp_path, data
 
 
 def test_older_copy_of_a_run_changes_nothing_in_the_database(tmp_path, database, record):
-    folder = record(count=2_000)
+    folder = record(count=20)
     copy = shutil.copytree(tmp_path / "runs", tmp_path / "copy") / "1"
-    record(count=10, to=1_000)
+    record(count=10, to=10)
     deliver(folder, database)
     Delivery(copy, copy.parent, database).advance(last=True)
     check_delivered(database, folder)
