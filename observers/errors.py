@@ -9,6 +9,7 @@ ObserversError                      the root: catch it for all of the following
 ├── MediaError                      a logged medium cannot be shown; a ValueError
 ├── MetricError                     a metric has an invalid name, value or step; a TypeError, a ValueError
 ├── MissingExtraError               an optional dependency is not installed; a RuntimeError
+├── NotifyError                     addresses of notifications cannot be used; a ValueError
 ├── RecordError                     a name leads out of a run's folder; a ValueError
 ├── ResumeError                     a run cannot be resumed, or its record cannot be rewound; a RuntimeError
 └── SealError                       a checkpoint has changed since it was saved; a ValueError
@@ -26,6 +27,7 @@ __all__ = [
     "MediaError",
     "MetricError",
     "MissingExtraError",
+    "NotifyError",
     "ObserversError",
     "RecordError",
     "ReservedNameError",
@@ -68,6 +70,10 @@ class MetricError(ObserversError, TypeError, ValueError):
 
 class MissingExtraError(ObserversError, RuntimeError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+class NotifyError(ObserversError, ValueError):
+    """Addresses of notifications cannot be used; the message contains none of them."""
 
 
 class RecordError(ObserversError, ValueError):

@@ -23,6 +23,7 @@ from experiments.running.computed_config import ComputedConfig
 from experiments.running.failures import is_refusal
 from experiments.running.forking import Owner, watch
 from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.notifying import Notifier
 from experiments.running.ranks import printing_to_record, reporting_end
 from experiments.running.recorder import Recorder, reported
 from experiments.running.resuming import check_resource, check_resumable, recorded_data
@@ -61,7 +62,8 @@ class LabRun(Run):
 
     Sacred's `Run` calls the main function and its observers. The rest is in the parts that this one holds: a `Recorder`
     carries logged values and output to the observers, `Signals` end the run truthfully, an `Owner` keeps forked
-    children away from the record, `Notices` join the ranks of a launch, a `Trial` reports to a sweep.
+    children away from the record, `Notices` join the ranks of a launch, a `Trial` reports to a sweep, a `Notifier`
+    sends messages.
 
     Args:
         computed: The config to run with, seeds included.
@@ -115,6 +117,7 @@ class LabRun(Run):
         self._owner = Owner()
         self._recorder = Recorder(self, MetricsBuffer() if trial is None else ReportingBuffer(trial), self._owner)
         self._signals = Signals()
+        self._notifier = Notifier(self)
         super().__init__(
             computed.values,
             computed.changes,
@@ -158,6 +161,7 @@ class LabRun(Run):
         self.is_resumed = True
         self.meta_info["resume"] = str(folder)
         self.expected_data = recorded_data(folder)
+        self._notifier.resume(folder)
 
     @property
     def uid(self) -> str | None:
@@ -284,6 +288,23 @@ class LabRun(Run):
         """
         note_better(self.info, directions)
 
+    def alert(self, text: str, level: str = "warning") -> None:
+        """Record a text that deserves attention, and send it as a notification, where addresses are set.
+
+            _run.alert(f"loss jumped to {loss:.3g}", level="error")
+
+        A run keeps 100 alerts, at most 5 a minute, of 1000 characters each; more are dropped. Nothing is waited for.
+
+        Args:
+            text: The text.
+            level: `info`, `warning` or `error`.
+
+        Raises:
+            ValueError: If the level is another one.
+        """
+        if not self._owner.leaves_out("the alert"):
+            self._notifier.alert(text, level)
+
     def _emit_resource_added(self, filename: str) -> None:
         check_resource(filename)
         if not self._owner.leaves_out(f"the resource {filename}"):
@@ -386,6 +407,7 @@ class LabRun(Run):
         self.observers = []
         self._heartbeat = None
         self._recorder.after_fork_in_child()
+        self._notifier.after_fork_in_child()
         self._signals.after_fork_in_child()
         # The child's copy of the captured output must not delete the parent's file when it closes.
         with contextlib.suppress(AttributeError):
@@ -424,6 +446,9 @@ class LabRun(Run):
         super()._emit_started()
         watch(self)
         self._recorder.begin()
+        if self.observers:
+            self._notifier.begin()
+            self._metrics.look_with(self._notifier.look)
         if self.notices is not None and self.notices.world.rank == 0:
             recording = recording_of(self.uid)  # one for MongoDB alone has a folder as well
             self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
@@ -439,11 +464,16 @@ class LabRun(Run):
         guarded(super()._execute_post_run_hooks, self._signals, self.notices)()
         self.result = printable(self.result)
 
+    def _emit_completed(self, result: Any) -> None:
+        super()._emit_completed(result)
+        self._notifier.completed()
+
     def _emit_failed(self, exc_type: Any, exc_value: Any, trace: Any) -> None:
         is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
         if is_refusal(exc_value) and not is_started_elsewhere and not any(self.position().values()):
             self.meta_info["refused"] = True
         super()._emit_failed(exc_type, exc_value, trace)
+        self._notifier.failed()
 
     def _emit_interrupted(self, status: str) -> None:
         error = sys.exc_info()[1]
@@ -459,6 +489,7 @@ class LabRun(Run):
         return timedelta(seconds=round(run_clock.elapsed_s()))
 
     def _wait_for_observers(self) -> None:
+        self._notifier.wait_for_processes()
         super()._wait_for_observers()
         places = [observer.place for observer in self.observers if isinstance(observer, HasPlace)]
         found = list(dict.fromkeys(filter(None, places)))

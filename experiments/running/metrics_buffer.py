@@ -12,11 +12,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from observers.errors import MetricError
 from observers.record.points.child_points import ChildPoint, ChildPoints
 from observers.record.points.point_log import PointLog
-from observers.record.points.points import Metric, split_metrics
+from observers.record.points.points import Metric, Names, split_metrics
 from observers.record.run_clock import now as run_time
 
 __all__ = ["MetricsBuffer"]
@@ -162,6 +164,14 @@ class MetricsBuffer:
             return False
         log.drain()
         return True
+
+    def look_with(self, look: Callable[[np.ndarray, Names], None]) -> None:
+        """Show all points to a function when they are moved to the record.
+
+        Args:
+            look: Takes points (n,) of `POINT`, and the names of the metrics by id.
+        """
+        self._logs[0].look = look
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
         """Return the points since the last call, for observers of Sacred's; those of the lab write their logs.

@@ -26,7 +26,8 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
     ranks/               for a run of several processes, the output of each but rank 0, as `NUMBER.txt`; each written
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
-    notes.json           tags, a note, a display name and verdicts on reproductions, written later; replaced whole
+    notes.json           tags, a note and verdicts on reproductions, written later; replaced whole
+    notified/            the messages about the run that were sent, see `observers.notifying.sent`
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
 and those recorded with `--anonymous` neither.
@@ -52,6 +53,10 @@ For a run of several processes, `meta.ranks` in `run.json` has their number as `
 
 `better` in `info.json` is `max` or `min` for metrics, and for `result`, by name (see `observers.record.directions`).
 The direction of other metrics, such as in earlier records, is unknown.
+
+`alerts` in `info.json` are the latest texts that the run gave to `_run.alert`, each with its `level` (`info`, `warning`
+or `error`) and its `time` (ISO 8601, UTC); `alert_level` is the highest level so far. `notifies` is true if the run
+sends messages about itself.
 
 `metrics.live` has two halves. Each begins with the number of points in `metrics.bin` before its first one, and a stamp
 (u8 each, and 8 unused bytes), followed by slots (see `SLOT`). A slot is a point if the upper 8 bits of its tag are the
@@ -95,7 +100,7 @@ SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
-RANKS_FOLDER, CLAIMS = "ranks", "claims"
+RANKS_FOLDER, CLAIMS, NOTIFIED_FOLDER = "ranks", "claims", "notified"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # Names of the record's own files, which no artifact may have.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))

@@ -36,6 +36,7 @@ COMMANDS = {
     "artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
     "sources": "list a run's source files, or copy them to a folder",
     "work": "start queued runs, on any number of machines",
+    "watch": "report runs that failed, died or finished, as lines or notifications",
     "resume": "resume an interrupted run in its own record, from its newest state",
     "fork": "start a new run from the state of another run, with a changed config",
     "reproduce": "run a past run again from its record, and judge the result",

@@ -40,6 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         _print_head(run)
         _print_ranks(run)
         _print_sessions(run)
+        _print_alerts(run)
         _print_config(run, is_whole=arguments.config)
         _print_metrics(run)
         _print_failure(run)
@@ -163,6 +164,16 @@ def _session_changes(session: Mapping[str, Any]) -> str:
     for part, entries in mapping_of(session.get("changed_environment")).items():
         names += [f"{part} {name}" for name in mapping_of(entries)]
     return list_text(names, _MAX_LINES)
+
+
+def _print_alerts(run: Run) -> None:
+    if not run.alerts:
+        return
+    print_text("alerts", "bold")
+    for alert in run.alerts:
+        style = {"error": "red", "warning": "yellow"}.get(alert["level"], "")
+        for line in alert["text"].splitlines():
+            print_text(f"  {time_text(alert['time'], exact=True)}  {alert['level']}  {line}", style)
 
 
 def _status(run: Run) -> str:

@@ -126,6 +126,26 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def claim_message(self, run: Run, event: str) -> bool:
+        """Claim a message about a run, beside its notes.
+
+        Args:
+            run: A run of this store.
+            event: Name of the event; see `observers.notifying.sent`.
+
+        Returns:
+            Whether the caller must send it; False if it was sent, or is being sent.
+        """
+
+    @abc.abstractmethod
+    def release_message(self, run: Run, event: str) -> None:
+        """Note that no receiver took a message that the caller claimed, so that it can be claimed again."""
+
+    @abc.abstractmethod
+    def is_unsent(self, run: Run, event: str) -> bool:
+        """Tell whether a message was tried, and no receiver took it."""
+
+    @abc.abstractmethod
     def views(self) -> list[Any]:
         """Return the documents of the named views, in any order; a damaged one is anything."""
 

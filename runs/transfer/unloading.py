@@ -35,6 +35,7 @@ from observers.record.schema import (
     MEDIA,
     MEDIA_FOLDER,
     NOTES,
+    NOTIFIED_FOLDER,
     OUTPUT,
     OWN_FILES,
     PROVENANCE,
@@ -60,9 +61,9 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that are files here, or concern the database only.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "display_name",
-        "info", "lease", "note", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary",
-        "tags", "values_file",
+        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
+        "note", "notified", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary", "tags",
+        "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20
@@ -176,7 +177,7 @@ class _Unloading:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
         return (
             is_unfinished
-            or name.parts[0] == CLAIMS
+            or name.parts[0] in (CLAIMS, NOTIFIED_FOLDER)
             or (len(name.parts) == 1 and name.name in _LEFT | {RUN, NOTES, LOCK})
         )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from observers.errors import MetricError
 from observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
-from observers.record.points.points import POINT, Metric, is_rewound
+from observers.record.points.points import POINT, Metric, Names, is_rewound
 
 __all__ = ["PointLog"]
 
@@ -28,6 +28,7 @@ class PointLog:
         metrics: Every metric by name.
         names: By metric id: the name, and whether steps are floats.
         keeps_new: Whether moved points are kept for `take_new`.
+        look: Called with the points and `names` whenever points were moved.
         turn: The lock held while points are moved.
     """
 
@@ -36,6 +37,7 @@ class PointLog:
         self.metrics: dict[str, Metric] = {}
         self.names: dict[int, tuple[str, bool]] = {}
         self.keeps_new = False
+        self.look: Callable[[np.ndarray, Names], None] | None = None
         self.turn = threading.RLock()
         self._live: LivePoints | None = None
         self._is_draining = False
@@ -119,6 +121,8 @@ class PointLog:
         self._keep(half.base, points)
         if self.keeps_new:
             self._new.append(points)
+        if self.look is not None:
+            self.look(points, self.names)
         half.clear()
 
     def take_new(self) -> np.ndarray:

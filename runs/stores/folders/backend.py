@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from observers.notifying.sent import SentMessages
 from observers.record.atomic_file import replacing
 from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
@@ -152,6 +153,20 @@ class FolderBackend(Backend):
             content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
             with replacing(folder / NOTES) as stream:
                 stream.write(content)
+
+    def claim_message(self, run: Run, event: str) -> bool:
+        with naming_os_errors(f"{self.folder / run.id} cannot be written"):
+            try:
+                return SentMessages(self.folder / run.id).claim(event)
+            except FileNotFoundError:  # it was removed
+                return False
+
+    def release_message(self, run: Run, event: str) -> None:
+        with naming_os_errors(f"{self.folder / run.id} cannot be written"):
+            SentMessages(self.folder / run.id).release(event)
+
+    def is_unsent(self, run: Run, event: str) -> bool:
+        return SentMessages(self.folder / run.id).is_unsent(event)
 
     def views(self) -> list[Any]:
         found: list[Any] = []

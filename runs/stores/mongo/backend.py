@@ -48,7 +48,9 @@ _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
 # What people note, and how often to try again when others note at the same time.
-_NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions"), 100
+# In place of the time of a message that no receiver took.
+_UNSENT = "unsent"
+_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
 # Entries of a run's document, and the type that each must have.
 _TYPES: dict[str, tuple[str, type]] = {
     "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)
@@ -287,6 +289,21 @@ class MongoBackend(Backend):
             if removed := [tag for tag in now.tags if tag not in notes.get("tags", now.tags)]:
                 has_tags = {"_id": key, OMNIBOARD_TAGS: {"$type": "array"}}
                 runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
+
+    def claim_message(self, run: Run, event: str) -> bool:
+        name = f"notified.{event}"
+        free = {"_id": _key_of(run), "$or": [{name: {"$exists": False}}, {name: _UNSENT}]}
+        with self.mongo.errors():
+            change = {"$set": {name: datetime.now(UTC).isoformat()}}
+            return bool(self.mongo.runs.update_one(free, change).modified_count)
+
+    def release_message(self, run: Run, event: str) -> None:
+        with self.mongo.errors():
+            self.mongo.runs.update_one({"_id": _key_of(run)}, {"$set": {f"notified.{event}": _UNSENT}})
+
+    def is_unsent(self, run: Run, event: str) -> bool:
+        with self.mongo.errors():
+            return bool(self.mongo.runs.count_documents({"_id": _key_of(run), f"notified.{event}": _UNSENT}, limit=1))
 
     def views(self) -> list[Any]:
         with self.mongo.errors():

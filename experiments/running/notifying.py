@@ -1,0 +1,237 @@
+"""`Notifier`: the alerts of a run, and the messages that it sends about itself."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from observers.errors import ObserversError
+from observers.notifying.addresses import finished_after_s, read_addresses
+from observers.notifying.sending import Message, Sending, plain
+from observers.notifying.sent import SentMessages
+from observers.record import run_clock
+from observers.record.points.points import Names
+from observers.record.schema import INFO, read_json_if_whole
+
+__all__ = ["Notifier"]
+
+_log = logging.getLogger(__name__)
+
+_LEVELS = ("info", "warning", "error")
+# Alerts that a run may record, those within a minute, and the characters of one.
+_MAX_ALERTS, _PER_MINUTE, _MAX_TEXT = 100, 5, 1000
+# Metrics whose first NaN is worth a message.
+_MAX_NAN_METRICS = 10
+# The end of a run waits so many seconds for the start of the processes that send its last messages.
+_START_BOUND_S = 5.0
+# In place of the claim on a message that was sent, or is being sent.
+_SENT = Path()
+
+
+class Notified(Protocol):
+    """The run that the messages are about; see `LabRun`."""
+
+    _id: Any
+    experiment_info: dict[str, Any]
+    meta_info: dict[str, Any]
+    info: dict[str, Any]
+    result: Any
+    fail_trace: Sequence[str] | None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its record."""
+
+
+class Notifier:
+    """Records the alerts of a run, and sends messages about it, each by a process that nobody waits for.
+
+    Nothing that goes wrong here reaches the run: it takes one line in the log.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Notified) -> None:
+        self._run = run
+        self._addresses: list[str] = []
+        self._after_s = 0.0
+        self._lock = threading.Lock()
+        self._alerts: list[dict[str, str]] = []
+        self._recent: deque[float] = deque(maxlen=_PER_MINUTE)
+        self._has_dropped = False
+        self._nan_metrics: set[str] = set()
+        self._starts: list[threading.Event] = []
+        self._problems: set[str] = set()
+
+    def begin(self) -> None:
+        """Read the addresses, once the run has started to record."""
+        with self._reporting():
+            self._after_s, self._addresses = finished_after_s(), read_addresses()
+        if self._addresses:
+            self._run.info["notifies"] = True
+
+    def after_fork_in_child(self) -> None:
+        """Send nothing: messages are the parent's."""
+        self._addresses, self._starts, self._lock = [], [], threading.Lock()
+
+    def resume(self, folder: Path) -> None:
+        """Keep the alerts of earlier sessions.
+
+        Args:
+            folder: The folder of the run's record.
+        """
+        info = read_json_if_whole(folder / INFO)
+        alerts = info.get("alerts") if isinstance(info, dict) else None
+        if isinstance(alerts, list) and alerts:
+            self._alerts = alerts[:_MAX_ALERTS]
+            self._run.info |= {"alerts": self._alerts, "alert_level": info.get("alert_level")}
+
+    # ------------------------------------------------------------------ alerts
+
+    def alert(self, text: str, level: str) -> None:
+        """Record an alert, and send it.
+
+        Args:
+            text: The text; only its first 1000 characters are kept.
+            level: `info`, `warning` or `error`.
+
+        Raises:
+            ValueError: If the level is another one.
+        """
+        if level not in _LEVELS:
+            raise ValueError(f"level: got {level!r}, expected one of {', '.join(_LEVELS)}")
+        entry = {"time": datetime.now(UTC).isoformat(), "level": level, "text": plain(str(text), _MAX_TEXT)}
+        with self._lock:
+            now = time.monotonic()
+            is_often = len(self._recent) == _PER_MINUTE and now - self._recent[0] < 60
+            if is_often or len(self._alerts) >= _MAX_ALERTS:
+                if not self._has_dropped:
+                    self._has_dropped = True
+                    _log.warning(
+                        "an alert was dropped: a run keeps %d alerts, %d a minute; more are dropped silently",
+                        _MAX_ALERTS,
+                        _PER_MINUTE,
+                    )
+                return
+            self._recent.append(now)
+            self._alerts.append(entry)
+            highest = max((str(each.get("level")) for each in self._alerts), key=_rank)
+            self._run.info |= {"alerts": self._alerts, "alert_level": highest}
+        self._send(None, f"alert: {entry['text']}", [entry["text"]], level)
+
+    # ------------------------------------------------------------------ events
+
+    def look(self, points: np.ndarray, names: Names) -> None:
+        """Send a message about metrics that are NaN for the first time.
+
+        Args:
+            points: (n,) new points, of `POINT`.
+            names: By metric id: the name, and whether steps are floats.
+        """
+        if not self._addresses or self._is_trial or not (is_nan := np.isnan(points["value"])).any():
+            return
+        new = []
+        for number in dict.fromkeys(points["metric"][is_nan].tolist()):
+            name = names.get(number, ("", False))[0]
+            if name in self._nan_metrics or name.startswith("system/") or len(self._nan_metrics) >= _MAX_NAN_METRICS:
+                continue
+            self._nan_metrics.add(name)
+            if self._claim(f"nan-{hashlib.sha256(name.encode()).hexdigest()[:16]}") != _SENT:
+                new.append(name)
+        if new:
+            self._send(None, f"NaN in {', '.join(new)}", [f"first NaN of {name}" for name in new], "warning")
+
+    def completed(self) -> None:
+        """Send a message if the run took long enough."""
+        if run_clock.elapsed_s() >= self._after_s and not self._is_trial:
+            result = [] if self._run.result is None else [f"result: {self._run.result}"]
+            self._send("finished", "finished", result, "success")
+
+    def failed(self) -> None:
+        """Send a message about the error that ended the run, unless the run was rejected before it began."""
+        if not self._run.meta_info.get("refused") and not self._is_trial:
+            self._send("failed", "failed", ["".join((self._run.fail_trace or ())[-3:])[-2000:]], "error")
+
+    @property
+    def _is_trial(self) -> bool:
+        """Whether the run belongs to a sweep, which sends one digest."""
+        return "sweep" in self._run.meta_info
+
+    # ------------------------------------------------------------------ sending
+
+    def wait_for_processes(self) -> None:
+        """Wait until the process of each message has started, which outlives this one."""
+        until = time.monotonic() + _START_BOUND_S
+        for started in self._starts:
+            started.wait(max(0.0, until - time.monotonic()))
+
+    def _send(self, event: str | None, what: str, lines: Sequence[str], level: str) -> None:
+        """Send a message, unless it was sent; None is an event that need not be claimed."""
+        if not self._addresses:
+            return
+        with self._reporting():
+            run = self._run
+            facts = [f"command: {run.meta_info.get('command')}", f"host: {socket.gethostname()}"]
+            facts += [f"after: {run_clock.elapsed_s():.0f} s"]
+            facts += [] if run.folder is None else [f"record: {run.folder.absolute()}"]
+            message = Message(
+                f"{run.experiment_info.get('name')} {run._id}: {what}", "\n".join([*lines, *facts]), level
+            )
+            started = threading.Event()
+            self._starts = [*(each for each in self._starts if not each.is_set()), started]
+            arguments = (event, message, self._addresses, started)
+            threading.Thread(target=self._see_through, args=arguments, name="notification", daemon=True).start()
+
+    def _see_through(self, event: str | None, message: Message, addresses: list[str], started: threading.Event) -> None:
+        """Send a message in a thread of its own, and log each problem once."""
+        with self._reporting():
+            try:
+                claim = None if event is None else self._claim(event)
+                if claim == _SENT:
+                    return
+                sending = Sending(message, addresses, claim)
+            finally:
+                started.set()
+            for problem in sending.problems():
+                with self._lock:
+                    is_new = problem not in self._problems
+                    self._problems.add(problem)
+                if is_new:
+                    _log.warning("a notification was not sent: %s", problem)
+
+    def _claim(self, event: str) -> Path | None:
+        """Claim a message; return the claim, `_SENT`, or None if the record cannot be written."""
+        folder = self._run.folder
+        if folder is None:
+            return None
+        with contextlib.suppress(OSError):  # such as a full disk, of which the message may tell
+            sent = SentMessages(folder)
+            return sent.path(event) if sent.claim(event) else _SENT
+        return None
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Log an error in the block in one line."""
+        try:
+            yield
+        except ObserversError as error:
+            _log.warning("no notifications: %s", error)
+        except Exception as error:
+            # The error may show what was passed to the process.
+            _log.warning("a notification was not sent: %s", type(error).__name__)
+
+
+def _rank(level: str) -> int:
+    return _LEVELS.index(level) if level in _LEVELS else -1

@@ -1,0 +1,91 @@
+"""`watch`: runs that failed, died or finished, an empty queue and finished sweeps, as lines or notifications."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from datetime import timedelta
+
+from runs.commands.terminal.arguments import add_store_place, number, open_given
+from runs.commands.terminal.text import print_text, print_to_stderr
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """Addresses are read from $SACRISTAN_NOTIFY, or from ~/.config/sacristan/notify with mode 0600. Runs that
+have addresses send their own messages; watch --notify sends those of the others, and of killed runs. Any number of
+watchers send a message once."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = _EPILOG
+    add_store_place(parser, "folder of runs, or mongodb:// URL")
+    parser.add_argument("--notify", action="store_true", help="send what is printed to the addresses")
+    seconds = number(float, lambda value: 0.1 <= value < math.inf, "a number of seconds of at least 0.1")
+    parser.add_argument("--interval", type=seconds, default=10.0, metavar="S", help="seconds between two looks (10)")
+    hours = number(float, lambda value: 0 < value <= 24 * 365, "a number of hours above 0")
+    help = "how many hours to look back (24)"
+    parser.add_argument("--back", type=hours, default=24.0, metavar="HOURS", help=help)
+    parser.add_argument("--once", action="store_true", help="look once, such as from cron")
+    help = "send a test message to each address, and say which ones took it"
+    parser.add_argument("--test", action="store_true", help=help)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Watch, once or for ever."""
+    from observers.errors import MissingExtraError, NotifyError
+    from observers.notifying.addresses import finished_after_s, read_addresses
+
+    try:
+        after_s = finished_after_s()
+        addresses = read_addresses() if arguments.notify or arguments.test else []
+    except (NotifyError, MissingExtraError) as error:
+        print_to_stderr(f"error: {error}")
+        return 2
+    if (arguments.notify or arguments.test) and not addresses:
+        print_to_stderr("error: no addresses; set SACRISTAN_NOTIFY, for example to mailto://USER:PASSWORD@HOST")
+        return 2
+    return _test(addresses) if arguments.test else _watch(arguments, addresses, after_s)
+
+
+def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) -> int:
+    from runs.errors import StoreAwayError
+    from runs.sweeps.views.digest import Digests
+    from runs.work.watching import Outbox, RecentRuns
+
+    back = timedelta(hours=arguments.back)
+    with open_given(arguments) as store:
+        outbox, digests = Outbox(store, addresses, print_to_stderr), Digests(store, print_to_stderr)
+        try:
+            while True:
+                try:
+                    recent = RecentRuns(store, back)
+                    notices = [
+                        *recent.notices(after_s, outbox.done, is_sending=bool(addresses)),
+                        *digests.notices(recent, outbox.done),
+                    ]
+                    for notice in outbox.send(notices):
+                        for line in notice.text.splitlines():
+                            print_text(line)
+                    sys.stdout.flush()
+                except StoreAwayError as error:
+                    if arguments.once:
+                        raise
+                    print_to_stderr(f"note: {error}; trying again")
+                if arguments.once:
+                    return 0
+                time.sleep(arguments.interval)
+        finally:
+            digests.close()
+
+
+def _test(addresses: list[str]) -> int:
+    from observers.notifying.sending import Message, Sending
+
+    problems = Sending(Message("test of Sacristan", "Notifications arrive here."), addresses).problems()
+    for problem in problems:
+        print_to_stderr(f"not sent: {problem}")
+    print_text(f"{len(addresses) - len(problems)} of {len(addresses)} addresses took the message")
+    return 1 if problems else 0

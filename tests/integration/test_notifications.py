@@ -1,0 +1,327 @@
+"""Notifications of real runs, sent by Apprise to real HTTP receivers on the loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from observers.errors import MissingExtraError, NotifyError
+from observers.notifying import sending
+from observers.notifying.addresses import finished_after_s, read_addresses
+from observers.notifying.sending import Message, Sending
+from runs.__main__ import main
+from runs.stores.opening import open_store
+from runs.work.watching import Outbox, RecentRuns
+
+# Joined, because runs record this file.
+SECRET = "-".join(("tok3n", "of", "mine"))
+
+
+class Receiver:
+    """An HTTP server that takes messages, and answers as `how` says: 200, 500, drop, never, or drip for ever."""
+
+    def __init__(self, how="200"):
+        self.how, self.messages, self.is_free = how, [], threading.Event()
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                outer.messages.append(message)
+                if outer.how == "drop":
+                    return
+                if outer.how == "never":
+                    outer.is_free.wait(60)
+                    return
+                self.send_response(500 if outer.how == "500" else 200)
+                self.send_header("Content-Length", "1000000" if outer.how == "drip" else "0")
+                self.end_headers()
+                while outer.how == "drip" and not outer.is_free.wait(0.1):
+                    self.wfile.write(b"x")
+
+            def handle(self):
+                with contextlib.suppress(OSError):
+                    super().handle()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"json://{SECRET}@127.0.0.1:{self.server.server_port}/?cto=2&rto=2"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def titles(self):
+        return sorted(message["title"] for message in self.messages)
+
+    def close(self):
+        self.is_free.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def receivers():
+    made = []
+
+    def make(how="200"):
+        made.append(Receiver(how))
+        return made[-1]
+
+    yield make
+    for receiver in made:
+        receiver.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_addresses_of_the_person(monkeypatch):
+    monkeypatch.setenv("SACRISTAN_NOTIFY", "")
+    monkeypatch.delenv("SACRISTAN_NOTIFY_AFTER_S", raising=False)
+
+
+def wait_for(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def record(body, *observers, **options):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent, save_git_info=False, system_metrics_s=None)
+    ex.observers.extend(observers)
+    ex.main(body)
+    with contextlib.suppress(RuntimeError):
+        return ex.run(options={"--capture": "sys", **options})
+    return ex.current_run
+
+
+def bad(_run):
+    for step in range(3):
+        _run.log_scalar("loss", float("nan"), step)
+        _run.log_scalar("accuracy", step, step)
+    _run.log_scalar("accuracy", float("nan"), 3)
+    _run.alert("look here", level="error")
+    raise RuntimeError("boom")
+
+
+def texts(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_each_event_of_a_run_is_sent_once_also_after_it_was_resumed(tmp_path, monkeypatch, receivers, capfd, caplog):
+    receiver = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    record(bad, FileObserver(tmp_path / "store"))
+    expected = ["recorded 1: NaN in loss, accuracy", "recorded 1: alert: look here", "recorded 1: failed"]
+    wait_for(lambda: len(receiver.messages) >= 3)
+    assert receiver.titles == expected
+    failure = next(message for message in receiver.messages if message["title"].endswith("failed"))
+    assert "RuntimeError: boom" in failure["message"]
+    assert failure["type"] == "failure"
+
+    def again(_run):
+        _run.log_scalar("other", float("nan"))
+        bad(_run)
+
+    monkeypatch.setenv("SACRISTAN_RESUME", str(tmp_path / "store" / "1"))
+    record(again, FileObserver(tmp_path / "store"))
+    wait_for(lambda: len(receiver.messages) >= 5)
+    assert receiver.titles == sorted([*expected, "recorded 1: NaN in other", "recorded 1: alert: look here"])
+    info = json.loads((tmp_path / "store" / "1" / "info.json").read_text())
+    assert [alert["text"] for alert in info["alerts"]] == ["look here"] * 2
+    out, err = capfd.readouterr()
+    assert SECRET not in out + err + caplog.text + json.dumps(receiver.messages)
+    assert SECRET.encode() not in texts(tmp_path)
+
+
+def test_completed_run_is_told_of_from_the_stated_duration_on(tmp_path, monkeypatch, receivers):
+    receiver = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", f"{receiver.address}\n{receivers('500').address}")
+    record(lambda: 0.5, FileObserver(tmp_path))
+    monkeypatch.setenv("SACRISTAN_NOTIFY_AFTER_S", "0")
+    record(lambda: 0.5, FileObserver(tmp_path))
+    wait_for(lambda: receiver.messages)
+    assert receiver.titles == ["recorded 2: finished"]
+    assert receiver.messages[0]["message"].startswith("result: 0.5\n")
+
+
+@pytest.mark.parametrize("how", ["never", "500", "drop", "absent"])
+def test_receiver_that_fails_costs_the_run_nothing_and_the_watch_repeats_the_message(
+    tmp_path, monkeypatch, receivers, how, capsys
+):
+    receiver = receivers(how)
+    if how == "absent":
+        receiver.close()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    record(bad, FileObserver(tmp_path / "store"))
+    claim = tmp_path / "store" / "1" / "notified" / "failed"
+    assert claim.exists()  # the run is over, and no receiver has refused yet
+    if how == "never":
+        wait_for(lambda: len(receiver.messages) == 3)
+        others = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid())]
+        commands = {path.parent: read(path) for path in others}
+        assert not [line for line in commands.values() if SECRET.encode() in line]
+        senders = [process for process, line in commands.items() if sending.sender.__file__.encode() in line]
+        assert senders
+        assert not [process for process in senders if SECRET.encode() in read(process / "environ")]
+    wait_for(claim.with_name("failed.unsent").exists)
+    good = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", good.address)
+    for _ in range(2):
+        assert main(["--store", str(tmp_path / "store"), "watch", "--once", "--notify"]) == 0
+    assert [title.partition(" after ")[0] for title in good.titles] == ["run 1 recorded failed"]
+    assert capsys.readouterr().out.count("failed after") == 1
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+def test_receiver_that_drips_for_ever_is_left_when_the_time_is_over(monkeypatch, receivers):
+    monkeypatch.setattr(sending, "LIMIT_S", 5.0)
+    good, dripping = receivers(), receivers("drip")
+    addresses = [dripping.address, good.address, "nosuch://x"]
+    problems = Sending(Message("title", "text\x1b[0m"), addresses).problems()
+    assert problems == [
+        "address 1 of 3 (json://...): no answer in time",
+        "address 3 of 3 (nosuch://...): not an address that apprise knows",
+    ]
+    assert good.messages[0]["message"] == "text [0m"
+
+
+KILLED = """
+ex.observers.append({observer})
+@ex.automain
+def main():
+    open("begun", "w").close()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, kind, request):
+    where, observer = str(tmp_path / "store"), "FileObserver('store')"
+    if kind == "mongo":
+        where = f"{request.getfixturevalue('mongo_url')}/{request.getfixturevalue('database').name}"
+        observer = f"MongoObserver({where.rpartition('/')[0]!r}, {where.rpartition('/')[2]!r}, failure_dir='spool')"
+    killed = start(tmp_path, KILLED.format(observer=observer), env={**os.environ, "SACRISTAN_NOTIFY": ""})
+    wait_for((tmp_path / "begun").exists)
+    with open_store(where) as store:
+        wait_for(lambda: [run.status for run in store.find()] == ["RUNNING"])
+        assert RecentRuns(store, timedelta(hours=1)).notices(0) == []
+    os.kill(killed.process.pid, signal.SIGKILL)
+    killed.process.wait()
+    receiver, told = receivers(), []
+    together = threading.Barrier(2)
+
+    def watch():
+        with open_store(where) as store:
+            outbox = Outbox(store, [receiver.address], told.append)
+            notices = RecentRuns(store, timedelta(hours=1)).notices(0)
+            assert [notice.event for notice in notices] == ["dead"]
+            together.wait(60)
+            told.extend(outbox.send(notices))
+
+    threads = [threading.Thread(target=watch) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == len(receiver.messages) == 1
+    assert receiver.titles[0].startswith("run 1 recorded is dead")
+    with open_store(where) as store:
+        assert not store.backend.claim_message(store.get("1"), "dead")
+        store.backend.release_message(store.get("1"), "dead")
+        assert store.backend.is_unsent(store.get("1"), "dead")
+        assert store.backend.claim_message(store.get("1"), "dead")
+
+
+def test_run_in_a_database_without_addresses_is_told_of_by_the_watch(
+    tmp_path, database, mongo_url, monkeypatch, receivers
+):
+    observer = MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool")
+    record(bad, observer)
+    receiver = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    record(bad, MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
+    for _ in range(2):
+        assert main(["--store", f"{mongo_url}/{database.name}", "watch", "--once", "--notify"]) == 0
+    assert [title.partition(" after ")[0] for title in receiver.titles if title.startswith("run ")] == [
+        "run 1 recorded failed"
+    ]
+    with open_store(f"{mongo_url}/{database.name}") as store:
+        assert [alert["text"] for alert in store.get("1").alerts] == ["look here"]
+
+
+def test_alerts_are_bounded_and_shown_as_text(tmp_path, capsys, caplog):
+    def body(_run):
+        with pytest.raises(ValueError, match="level: got 'loud', expected one of info, warning, error"):
+            _run.alert("x", level="loud")
+        _run.alert("<b>\x1b[31m" + "x" * 2000, level="error")
+        for number in range(20):
+            _run.alert(f"number {number}", level="info")
+
+    record(body, FileObserver(tmp_path))
+    assert caplog.text.count("an alert was dropped") == 1
+    with open_store(tmp_path) as store:
+        alerts = store.get("1").alerts
+        assert [(alert["level"], len(alert["text"])) for alert in alerts] == [("error", 1000), *[("info", 8)] * 4]
+        assert [run.id for run in store.find("info.alert_level=error")] == ["1"]
+    assert main(["--store", str(tmp_path), "show", "1"]) == 0
+    assert "error  <b> [31mxxx" in capsys.readouterr().out
+
+
+def test_addresses_that_cannot_be_used_are_one_sentence_without_them(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.setenv("SACRISTAN_NOTIFY", f"json://127.0.0.1:9 {SECRET}")
+    with pytest.raises(NotifyError, match="SACRISTAN_NOTIFY: address 2 of 2 is not a URL such as mailto://") as caught:
+        read_addresses()
+    assert SECRET not in str(caught.value)
+    assert main(["watch", "--test"]) == 2
+    assert SECRET not in capsys.readouterr().err
+    record(lambda: None, FileObserver(tmp_path / "store"))
+    assert caplog.text.count("no notifications: ") == 1
+    assert SECRET not in caplog.text
+
+    monkeypatch.setenv("SACRISTAN_NOTIFY", "json://127.0.0.1:9")
+    assert main(["watch", "--test"]) == 1
+    assert "not sent: address 1 of 1 (json://...): not delivered" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(MissingExtraError, match=r"apprise is not installed; .* pip install 'sacristan\[notify\]'"):
+        read_addresses()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", "")
+    assert read_addresses() == []
+    assert main(["watch", "--notify"]) == 2
+    monkeypatch.setenv("SACRISTAN_NOTIFY_AFTER_S", "soon")
+    with pytest.raises(NotifyError, match="got 'soon', expected a number of seconds of at least 0"):
+        finished_after_s()
+
+
+def test_file_of_addresses_must_be_private(tmp_path, monkeypatch):
+    monkeypatch.delenv("SACRISTAN_NOTIFY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert read_addresses() == []
+    path = tmp_path / "sacristan" / "notify"
+    path.parent.mkdir()
+    path.write_text("# mine\njson://127.0.0.1:9\n\n  mailto://a:b@c\n")
+    path.chmod(0o640)
+    with pytest.raises(NotifyError, match="got mode 0640, expected 0600"):
+        read_addresses()
+    path.chmod(0o600)
+    assert read_addresses() == ["json://127.0.0.1:9", "mailto://a:b@c"]
+    path.write_text("json://h\n" * 5000)
+    with pytest.raises(NotifyError, match="got more than 16384 bytes"):
+        read_addresses()
