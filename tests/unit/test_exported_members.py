@@ -108,6 +108,7 @@ EXPORTED = {
         "MediaRecord",
         "MissingExtraError",
         "MongoObserver",
+        "NotifyError",
         "ObserversError",
         "PointCloud",
         "RecordError",
