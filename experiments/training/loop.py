@@ -269,12 +269,12 @@ class _Session:
 
     def _progress(self) -> Progress:
         place = self.trainer.place
-        coming = range(place.epoch + 1, self.epochs + 1) if self.trainer.data.val.num_samples else ()
+        has_validation = self.trainer.data.val.num_samples > 0
         return Progress(
             self.epochs,
             self.num_steps,
             place.step,
-            num_validations=sum(map(self._is_validated, coming)),
+            num_validations=_num_validations(place.epoch, self.epochs, self.val_interval) if has_validation else 0,
             may_stop_early=self.monitor.patience is not None,
         )
 
@@ -385,6 +385,12 @@ class _Session:
             self.trainer.ranked.settle()
         self.guard.check_losses()
         self.guard.check_weights()
+
+
+def _num_validations(done: int, epochs: int, interval: int) -> int:
+    """Return how many of the remaining epochs are validated; the last one always is."""
+    is_last_extra = done < epochs and epochs % interval > 0
+    return max(0, epochs // interval - done // interval) + is_last_extra
 
 
 def _ranked_steps(trainer: Trainer, ranks: Ranks) -> RankedSteps:

@@ -8,7 +8,6 @@ the journal that the run's `FileObserver` writes, or one in a spool, and retries
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import os
 import threading
@@ -39,8 +38,6 @@ from observers.mongo.shipper import Shipper
 from observers.mongo.spool import SpoolingObserver
 
 __all__ = ["MongoObserver"]
-
-_log = logging.getLogger(__name__)
 
 START_BOUND_S = 2.5
 # How long the end of a run waits for a server that has answered during the run, and for one that never has.

@@ -194,10 +194,26 @@ def anonymize() -> None:
     for path in (path for folder in ("my_runs", "database") for path in (LAB / folder).rglob("*") if path.is_file()):
         content = path.read_bytes()
         is_source = path.parent.name == "_sources" or path.name == "fs.chunks.bson"
-        if not is_source and (found := re.search(rb"(?<![a-z])(?:%b)(?![a-z])" % names, content)):
+        if not is_source and (found := re.search(rb"(?<![a-z])(?:%b)(?![a-z])" % names, text_in(path.suffix, content))):
             raise RuntimeError(f"{path} names {found.group()!r}")
         if boot in content:
             path.write_bytes(content.replace(boot, UNKNOWN_BOOT))
+
+
+def text_in(suffix: str, content: bytes) -> bytes:
+    """Return the text in a file, without numbers in binary, which can look like a short name by chance.
+
+    Args:
+        suffix: The suffix of its name.
+        content: Its bytes: BSON, text in UTF-8, or any other format, of which runs of 16 printable characters count.
+    """
+    if suffix == ".bson":
+        return repr(bson.decode_all(content)).encode()
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return b"\n".join(re.findall(rb"[ -~]{16,}", content))
+    return content
 
 
 def store_uncompressed(archive: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import uuid
 from pathlib import Path
 
+import bson
 import pymongo
 import pytest
 from starlette.testclient import TestClient
@@ -19,6 +20,7 @@ from runs.board.security import Policy
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.copying import copy
+from tests.data.make_store import text_in
 from tests.earlier_stores import ARCHIVES, load_database, unpack
 from tests.processes import run
 
@@ -229,3 +231,13 @@ def test_sweeps_go_on(new_lab):
         command = ("sweep.run", *options, "with", *settings, "epochs=2", *sweep, f"sweep.id={id}")
         done = new_lab.run(str(ROOT / "exp.py"), *command)
         assert f"sweep {id}: 2 of 2 done" in done.stdout
+
+
+def test_names_of_the_machine_are_looked_for_in_text_but_not_in_random_numbers():
+    numbers = b"\xff\x00vm\x80" * 9
+    state = b"PK\x03\x04" + numbers + b"/home/vm/lab/checkpoints" + numbers
+    assert text_in(".pt", state) == b"/home/vm/lab/checkpoints"
+    assert b"vm" not in text_in(".bin", numbers)
+    document = {"host": "vm", "points": numbers, "value": 0.5}
+    assert b"'vm'" in text_in(".bson", bson.encode(document))
+    assert text_in(".json", '{"host": "vm", "ü": 1}'.encode()) == '{"host": "vm", "ü": 1}'.encode()

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from experiments.training.callbacks import Callback
 from experiments.training.gradients import add_gradients
-from experiments.training.loop import evaluate, evaluate_and_predict, fit, predict, steps_per_epoch
+from experiments.training.loop import _num_validations, evaluate, evaluate_and_predict, fit, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer, grouped
@@ -852,3 +853,20 @@ def test_fit_with_a_batch_all_ignored_trains_though_its_loss_is_nan(data):
 
 def test_fit_with_another_word_for_nan_raises(data):
     refused(data, ConfigError, "training.on_nan: got 'go', expected stop, skip, rollback or", on_nan="go")
+
+
+@pytest.mark.parametrize("done", [0, 1, 3, 6, 7])
+@pytest.mark.parametrize("interval", [1, 3, 9])
+def test_validations_to_come_are_the_epochs_at_the_interval_and_the_last_one(done, interval):
+    coming = [epoch for epoch in range(done + 1, 8) if epoch % interval == 0 or epoch == 7]
+    assert _num_validations(done, 7, interval) == len(coming)
+
+
+def test_training_without_an_end_starts_at_once(data):
+    class Stop(Callback):
+        def after_epoch(self, trainer):
+            trainer.place.stopped = True
+
+    model = make_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert fit(model, data, loss_for(data), sgd, log=Log(), epochs=10**15, callbacks=[Stop()]).epochs == 1
