@@ -17,10 +17,10 @@ from typing import BinaryIO, NoReturn
 
 from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from observers.errors import ArtifactError
-from observers.record.atomic_file import make_folder, sync_file, sync_folder
+from observers.record.atomic_file import sync_file, sync_folder
 from observers.record.locking import RecordLock, is_locked
 from observers.record.schema import LOCK
-from observers.record.stored_files import write_sparsely
+from observers.record.stored_files import make_shared, share, write_sparsely
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
@@ -46,7 +46,7 @@ class Incoming:
         self._taken: set[str] = set()
 
     def __enter__(self) -> Incoming:
-        self._home.mkdir(parents=True, exist_ok=True)
+        make_shared(self._home, self._home.parent.parent)
         sweep_incoming(self._home.parent)
         self.folder = Path(tempfile.mkdtemp(dir=self._home))
         self._lock = RecordLock(self.folder)
@@ -106,9 +106,10 @@ class Incoming:
         """Move all new contents to where readers find them, read-only."""
         for digest in sorted(self._taken):
             path, target = self.folder / digest, content_path(self.contents, digest)
-            make_folder(target.parent)
+            make_shared(target.parent, self._home.parent)
             make_read_only(path)
             path.replace(target)
+            share(target)
             sync_folder(target.parent)
         self._taken.clear()
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from observers.artifacts.version import ArtifactVersion, from_manifest
 from observers.errors import ArtifactDamagedError
-from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.atomic_file import sync_folder
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
+from observers.record.stored_files import make_shared, share
 
 __all__ = ["Manifests"]
 
@@ -141,7 +142,7 @@ class Manifests:
             OSError: If the folder cannot be written.
         """
         folder = self.home / name
-        make_folder(folder)
+        make_shared(folder, self.home.parent)
         # One listing for both; a manifest between two listings would be neither found nor in the way of the number.
         taken = self.numbers(name)
         newest = max(taken, default=0)
@@ -156,6 +157,7 @@ class Manifests:
             if self._digest_when_written(name, number) == digest:
                 return number
             number += 1
+        share(folder / f"v{number}.json")
         sync_folder(folder)
         return number
 

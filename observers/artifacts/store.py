@@ -30,6 +30,7 @@ from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFou
 from observers.record.atomic_file import sync_file
 from observers.record.json_text import parse_json
 from observers.record.safe_paths import shown_path
+from observers.record.stored_files import make_shared
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 
@@ -161,7 +162,7 @@ class ArtifactStore:
 
     def _mark(self, relation: str, version: ArtifactVersion, uid: str) -> None:
         folder = self._folder(version.name) / relation / f"v{version.version}"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_shared(folder, self.root)
         (folder / check_name(uid, "uid")).touch()
 
     def _likely(self, name: str) -> set[tuple[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from observers.file.sacreds_interface import BeginningObserver
 from observers.record.identity import new_uid
 from observers.record.points.point_log import PointLog
 from observers.record.safe_paths import lasting_path
+from observers.record.stored_files import make_shared
 
 __all__ = ["SpoolingObserver"]
 
@@ -70,7 +72,10 @@ class SpoolingObserver(BeginningObserver):
         """Return the recording of a run that begins, by an earlier observer, or by a new spool."""
         meta_info = beginning.meta_info
         if recording_of(meta_info.get("uid")) is None:
-            self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
+            place = lasting_path(self.spool_dir)
+            with contextlib.suppress(OSError):  # the run is recorded elsewhere
+                make_shared(place, place.parent)
+            self._spool = _Spool(place / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.begin_run(beginning._replace(run_id=_SPOOLED))
         recording = recording_of(meta_info["uid"])

@@ -102,6 +102,11 @@ def _recalled(path: Path, folder: Path) -> Journal:
     try:
         journal = Journal(path)
         journal.recall()
+    except PermissionError as error:
+        raise ResumeError(
+            f"{folder} cannot be resumed: {error.filename} cannot be written ({error.strerror}); let its user resume "
+            "it, or fork it"
+        ) from error
     except (OSError, ValueError) as error:
         raise ResumeError(f"{folder} cannot be resumed: its record is damaged ({error})") from error
     return journal

@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 from observers.errors import ArtifactError
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import make_folder, replacing, sync_folder
 from observers.record.regular_file import open_regular
 
-__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below", "share", "write_sparsely"]
+__all__ = [
+    "copy_file",
+    "is_as_named",
+    "keep",
+    "make_shared",
+    "md5_in",
+    "open_file",
+    "path_below",
+    "share",
+    "write_sparsely",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +80,7 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
             except OSError:
                 _log.debug("%s: its time cannot be set; it belongs to another user", target)
         else:
-            if not store.is_dir():
-                store.mkdir(parents=True, exist_ok=True)
-                share(store)
+            make_shared(store, store.parent)
             _copy(stream, before, path, target)
             share(target)
     below = os.path.join(base, "")  # noqa: PTH118
@@ -122,6 +130,26 @@ def share(path: Path) -> None:
         mode = around & 0o044
     with contextlib.suppress(OSError):  # there are file systems without
         path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
+
+
+def make_shared(path: Path, within: Path) -> None:
+    """Create a folder that all users of the folder around it share; see `share`.
+
+    Args:
+        path: The folder, which may exist.
+        within: The folder of runs, or another one around it that decides who may write; created if necessary.
+
+    Raises:
+        OSError: If it cannot be created.
+    """
+    if path == within:
+        make_folder(path)
+    elif not path.is_dir():
+        if not path.parent.exists():
+            make_shared(path.parent, within)
+        path.mkdir(exist_ok=True)
+        share(path)
+        sync_folder(path.parent)
 
 
 def path_below(base: Path, path: Path) -> str | None:

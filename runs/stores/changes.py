@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from observers.record.stored_files import make_shared
 from runs.errors import naming_os_errors
 from runs.stores.run import Run
 
@@ -63,7 +64,7 @@ def staging_folder(home: Path | None = None) -> Iterator[Path]:
     """
     with naming_os_errors(f"{home or 'the folder of temporary files'} cannot be written"):
         if home is not None:
-            home.mkdir(exist_ok=True)
+            make_shared(home, home.parent)
         path = Path(tempfile.mkdtemp(prefix="runs-", dir=home))
     try:
         yield path

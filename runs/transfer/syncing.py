@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -32,6 +34,8 @@ from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
+
+_log = logging.getLogger(__name__)
 
 # An attempt ends early while another process delivers the same run.
 _ATTEMPTS = 10
@@ -291,6 +295,9 @@ def reap(where: str | Path) -> list[Reaped]:
 def _reap_folders(store: Path) -> Iterator[Reaped]:
     for folder in run_folders(store):
         if _is_dead(read_json_if_whole(folder / RUN), read_lease(folder)):
+            if not os.access(folder, os.W_OK):  # in a shared folder, whose other runs are marked all the same
+                _log.warning("%s is dead, and may not be written; it is left to its user", folder)
+                continue
             uid = _reap(folder)
             if uid is not None:
                 yield Reaped(folder, uid)

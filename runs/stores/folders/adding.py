@@ -9,7 +9,7 @@ from pathlib import Path
 from observers.artifacts.store import ArtifactStore
 from observers.record.numbered_folder import make_numbered_folder
 from observers.record.schema import RUN, read_json_if_whole
-from observers.record.stored_files import is_as_named
+from observers.record.stored_files import is_as_named, make_shared
 from runs.stores.changes import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]
@@ -44,7 +44,7 @@ def move_in(staged: StagedRun, store: Path) -> str:
 
 def _move_contents(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()) if source.is_dir() else ():
-        target.mkdir(exist_ok=True)
+        make_shared(target, target.parent)
         if is_as_named(target / path.name):
             os.utime(target / path.name)
         else:

@@ -17,7 +17,7 @@ from observers.record.atomic_file import replacing
 from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
 from observers.record.schema import NOTES, RUN
-from observers.record.stored_files import share
+from observers.record.stored_files import make_shared, share
 from runs.errors import StoreError, naming_os_errors
 from runs.query.filters import Filter, Question
 from runs.query.index.folders import has_record, require_folder
@@ -179,9 +179,7 @@ class FolderBackend(Backend):
     def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
         path = self.folder / _VIEWS / f"{key}.json"
         with naming_os_errors(f"{path} cannot be written"):
-            if not path.parent.is_dir():
-                path.parent.mkdir(exist_ok=True)
-                share(path.parent)
+            make_shared(path.parent, self.folder)
             with claimed(path.parent):
                 check(_view_at(path))
                 if document is None:

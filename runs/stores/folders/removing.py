@@ -17,7 +17,8 @@ from observers.record.locking import claimed, locked
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN, newer_format
-from runs.errors import StoreAwayError, StoreError
+from observers.record.stored_files import make_shared
+from runs.errors import StoreError
 from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.changes import Removed
 from runs.stores.folders.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
@@ -72,6 +73,7 @@ def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> 
                 stack.enter_context(locked(folder))
                 folder = folder.parent
             target = target_of(folder)
+            make_shared(store / target.relative_to(store).parts[0], store)
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 folder.rename(target)
@@ -101,7 +103,8 @@ def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
     """
     found = []
     for place in (store / TRASH).glob("*"):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError, StoreAwayError):  # another process took it
+        # Another process took it, or it belongs to another user, who lets nobody look.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, StoreError):
             found += [(place, folder, place.stat().st_mtime_ns) for folder in run_folders(place)]
     return sorted(found, key=lambda entry: (entry[2], entry[1]), reverse=True)
 
@@ -153,7 +156,7 @@ def _empty_trash(store: Path, oldest: float) -> list[str]:
         # Moved as a whole first, so that no process can restore half of it.
         target = store / OUTGOING / place.name
         try:
-            target.parent.mkdir(exist_ok=True)
+            make_shared(target.parent, store)
             place.rename(target)
         except OSError:
             continue

@@ -26,6 +26,7 @@ from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
+from observers.record.stored_files import make_shared
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
 from runs.work.claims import Claim, Claims, FolderClaims
@@ -221,6 +222,7 @@ class FolderHome(Home):
         self._stopped = self.folder / "stopped"
 
     def create(self, definition: Definition) -> bool:
+        make_shared(self.folder.parent, self.folder.parent.parent)
         for name in ("claims", "agents"):
             make_folder(self.folder / name)
         return write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
