@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from observers.errors import MissingExtraError, NotifyError
 from observers.notifying import sending
 from observers.notifying.addresses import finished_after_s, read_addresses
 from observers.notifying.sending import Message, Sending
+from observers.notifying.sent import SentMessages
 from runs.__main__ import main
 from runs.stores.opening import open_store
 from runs.work.watching import Outbox, RecentRuns
@@ -98,6 +100,11 @@ def wait_for(condition, seconds=60):
         time.sleep(0.02)
 
 
+def wait_until_sent():
+    """Wait for the threads of this process that see messages through."""
+    wait_for(lambda: "notification" not in {thread.name for thread in threading.enumerate()})
+
+
 def record(body, *observers, **options):
     ex = Experiment("recorded", base_dir=Path(__file__).parent, save_git_info=False, system_metrics_s=None)
     ex.observers.extend(observers)
@@ -125,7 +132,7 @@ def test_each_event_of_a_run_is_sent_once_also_after_it_was_resumed(tmp_path, mo
     monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
     record(bad, FileObserver(tmp_path / "store"))
     expected = ["recorded 1: NaN in loss, accuracy", "recorded 1: alert: look here", "recorded 1: failed"]
-    wait_for(lambda: len(receiver.messages) >= 3)
+    wait_until_sent()
     assert receiver.titles == expected
     failure = next(message for message in receiver.messages if message["title"].endswith("failed"))
     assert "RuntimeError: boom" in failure["message"]
@@ -137,7 +144,7 @@ def test_each_event_of_a_run_is_sent_once_also_after_it_was_resumed(tmp_path, mo
 
     monkeypatch.setenv("SACRISTAN_RESUME", str(tmp_path / "store" / "1"))
     record(again, FileObserver(tmp_path / "store"))
-    wait_for(lambda: len(receiver.messages) >= 5)
+    wait_until_sent()
     assert receiver.titles == sorted([*expected, "recorded 1: NaN in other", "recorded 1: alert: look here"])
     info = json.loads((tmp_path / "store" / "1" / "info.json").read_text())
     assert [alert["text"] for alert in info["alerts"]] == ["look here"] * 2
@@ -152,7 +159,7 @@ def test_completed_run_is_told_of_from_the_stated_duration_on(tmp_path, monkeypa
     record(lambda: 0.5, FileObserver(tmp_path))
     monkeypatch.setenv("SACRISTAN_NOTIFY_AFTER_S", "0")
     record(lambda: 0.5, FileObserver(tmp_path))
-    wait_for(lambda: receiver.messages)
+    wait_until_sent()
     assert receiver.titles == ["recorded 2: finished"]
     assert receiver.messages[0]["message"].startswith("result: 0.5\n")
 
@@ -248,6 +255,17 @@ def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, 
         store.backend.release_message(store.get("1"), "dead")
         assert store.backend.is_unsent(store.get("1"), "dead")
         assert store.backend.claim_message(store.get("1"), "dead")
+
+
+def test_message_is_claimed_by_one_of_many_at_once(tmp_path):
+    together, events = threading.Barrier(4), range(100)
+
+    def claims(_):
+        return [together.wait(60) >= 0 and SentMessages(tmp_path).claim(f"event-{number}") for number in events]
+
+    with ThreadPoolExecutor(4) as pool:
+        claimed = list(pool.map(claims, range(4)))
+    assert [sum(each) for each in zip(*claimed, strict=True)] == [1] * len(events)
 
 
 def test_run_in_a_database_without_addresses_is_told_of_by_the_watch(
