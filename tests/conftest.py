@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests leave nothing in the user's home.
 os.environ["SACRISTAN_CACHE"] = ""
+# They send no messages to the user either.
+os.environ["SACRISTAN_NOTIFY"] = ""
 # Python knows stale bytecode by size and second, and tests change sources more quickly than that: processes write none,
 # and find that of the lab, which is compiled when pytest starts.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -35,8 +35,6 @@ _MAX_ALERTS, _PER_MINUTE, _MAX_TEXT = 100, 5, 1000
 _MAX_NAN_METRICS = 10
 # The end of a run waits so many seconds for the start of the processes that send its last messages.
 _START_BOUND_S = 5.0
-# In place of the claim on a message that was sent, or is being sent.
-_SENT = Path()
 
 
 class Notified(Protocol):
@@ -148,7 +146,8 @@ class Notifier:
             if name in self._nan_metrics or name.startswith("system/") or len(self._nan_metrics) >= _MAX_NAN_METRICS:
                 continue
             self._nan_metrics.add(name)
-            if self._claim(f"nan-{hashlib.sha256(name.encode()).hexdigest()[:16]}") != _SENT:
+            is_first, _ = self._claim(f"nan-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+            if is_first:
                 new.append(name)
         if new:
             self._send(None, f"NaN in {', '.join(new)}", [f"first NaN of {name}" for name in new], "warning")
@@ -198,8 +197,8 @@ class Notifier:
         """Send a message in a thread of its own, and log each problem once."""
         with self._reporting():
             try:
-                claim = None if event is None else self._claim(event)
-                if claim == _SENT:
+                is_first, claim = (True, None) if event is None else self._claim(event)
+                if not is_first:
                     return
                 sending = Sending(message, addresses, claim)
             finally:
@@ -211,15 +210,15 @@ class Notifier:
                 if is_new:
                     _log.warning("a notification was not sent: %s", problem)
 
-    def _claim(self, event: str) -> Path | None:
-        """Claim a message; return the claim, `_SENT`, or None if the record cannot be written."""
+    def _claim(self, event: str) -> tuple[bool, Path | None]:
+        """Claim a message; return whether nobody has sent it, and the file of the claim, if the record has one."""
         folder = self._run.folder
         if folder is None:
-            return None
+            return True, None
         with contextlib.suppress(OSError):  # such as a full disk, of which the message may tell
             sent = SentMessages(folder)
-            return sent.path(event) if sent.claim(event) else _SENT
-        return None
+            return sent.claim(event), sent.path(event)
+        return True, None
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:

@@ -40,8 +40,9 @@ def read_addresses() -> list[str]:
     """
     where, text = ADDRESSES_VARIABLE, os.environ.get(ADDRESSES_VARIABLE)
     if text is None:
-        path = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "sacristan" / "notify"
-        where, text = str(path), _private_text(path)
+        path = _config_home() / "sacristan" / "notify"
+        # A folder that this user cannot enter, such as another user's home in a container, counts as none.
+        where, text = str(path), _private_text(path) if os.access(path, os.F_OK) else ""
     if len(text.encode()) > _MAX_BYTES:
         raise NotifyError(f"{where}: got more than {_MAX_BYTES} bytes; keep fewer addresses")
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
@@ -83,8 +84,16 @@ def finished_after_s() -> float:
     raise NotifyError(f"{AFTER_VARIABLE}: got {text!r}, expected a number of seconds of at least 0")
 
 
+def _config_home() -> Path:
+    """Return the folder of the user's settings; one that is not there for users without a home."""
+    try:
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    except RuntimeError:
+        return Path(os.devnull)
+
+
 def _private_text(path: Path) -> str:
-    """Return the content of a file that only its owner may read; empty if there is none.
+    """Return the content of a file that only its owner may read.
 
     Raises:
         NotifyError: If others may read it, or it cannot be read.
@@ -97,7 +106,5 @@ def _private_text(path: Path) -> str:
                     f"{path}: got mode {mode:04o}, expected 0600, because addresses hold secrets; run: chmod 600 {path}"
                 )
             return stream.read(_MAX_BYTES + 1).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
     except OSError as error:
         raise NotifyError(f"{path} cannot be read ({error.strerror or error})") from error

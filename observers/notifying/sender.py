@@ -40,7 +40,7 @@ def main() -> None:
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     problems = list(problems)
-    if all(problems) and request["claim"]:
+    if all(problems) and request["claim"] and Path(request["claim"]).is_file():
         with contextlib.suppress(OSError):  # the record is gone
             Path(request["claim"]).replace(f"{request['claim']}.unsent")
     with contextlib.suppress(OSError):  # the caller is gone

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
@@ -24,7 +26,10 @@ from observers.notifying.addresses import finished_after_s, read_addresses
 from observers.notifying.sending import Message, Sending
 from observers.notifying.sent import SentMessages
 from runs.__main__ import main
+from runs.board.app import create_app
+from runs.board.security import Policy
 from runs.stores.opening import open_store
+from runs.sweeps.views.digest import Digests
 from runs.work.watching import Outbox, RecentRuns
 
 # Joined, because runs record this file.
@@ -285,6 +290,40 @@ def test_run_in_a_database_without_addresses_is_told_of_by_the_watch(
         assert [alert["text"] for alert in store.get("1").alerts] == ["look here"]
 
 
+def test_empty_queue_is_told_of_once(tmp_path, monkeypatch, receivers):
+    for _ in range(2):
+        record(lambda: None, FileObserver(tmp_path), **{"--queue": True})
+    receiver, sent = receivers(), []
+    for id in ("1", "2"):
+        monkeypatch.setenv("SACRISTAN_START", str(tmp_path / id))
+        record(lambda: None, FileObserver(tmp_path))
+        for _ in range(2):  # two watchers, one after the other
+            with open_store(tmp_path) as store:
+                outbox = Outbox(store, [receiver.address], sent.append)
+                sent += [notice.text for notice in outbox.send(RecentRuns(store, timedelta(hours=1)).notices(600))]
+        assert len(sent) == int(id) - 1
+    assert sent == ["the queue is empty; run 2 recorded was the last one"]
+    assert receiver.titles == sent
+
+
+def test_finished_sweep_is_told_of_in_one_digest(tmp_path, receivers):
+    with tarfile.open(Path(__file__).parents[1] / "data" / "0.2.0.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    receiver, sent, problems = receivers(), [], []
+    with open_store(tmp_path / "my_runs") as store:
+        recent = RecentRuns(store, timedelta(days=36500))
+        assert not [notice for notice in recent.notices(0) if "sweep" in notice.run["meta"]]
+        digests = Digests(store, problems.append)
+        for _ in range(2):  # two watchers, one after the other
+            outbox = Outbox(store, [receiver.address], problems.append)
+            sent += [notice.text for notice in outbox.send(digests.notices(recent))]
+        digests.close()
+    assert [text.splitlines()[0] for text in sent] == ["sweep lr_folder: 1 of 1 done"]
+    assert sent[0].splitlines()[1].startswith("best: trial 0")
+    assert [message["message"].startswith(sent[0]) for message in receiver.messages] == [True]
+    assert [problem.partition(" in /")[0] for problem in problems] == ["sweep lr: there is no sweep lr"]
+
+
 def test_alerts_are_bounded_and_shown_as_text(tmp_path, capsys, caplog):
     def body(_run):
         with pytest.raises(ValueError, match="level: got 'loud', expected one of info, warning, error"):
@@ -301,6 +340,12 @@ def test_alerts_are_bounded_and_shown_as_text(tmp_path, capsys, caplog):
         assert [run.id for run in store.find("info.alert_level=error")] == ["1"]
     assert main(["--store", str(tmp_path), "show", "1"]) == 0
     assert "error  <b> [31mxxx" in capsys.readouterr().out
+    app = create_app(lambda: open_store(tmp_path), Policy())
+    with TestClient(app, base_url="http://127.0.0.1", headers={"origin": "http://127.0.0.1"}) as client:
+        page = client.get("/runs/1").text
+    alerts = page[page.index('id="alerts-title"') : page.index('id="facts-title"')]
+    assert "&lt;b&gt;" in alerts
+    assert "<b>" not in alerts
 
 
 def test_addresses_that_cannot_be_used_are_one_sentence_without_them(tmp_path, monkeypatch, capsys, caplog):
@@ -340,6 +385,11 @@ def test_file_of_addresses_must_be_private(tmp_path, monkeypatch):
         read_addresses()
     path.chmod(0o600)
     assert read_addresses() == ["json://127.0.0.1:9", "mailto://a:b@c"]
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # as for a user whom only the container's start names
+    assert read_addresses() == []
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path.write_text("json://h\n" * 5000)
     with pytest.raises(NotifyError, match="got more than 16384 bytes"):
         read_addresses()
