@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,6 +14,8 @@ from runs.board.ansi import to_html
 from runs.board.answers import json_response, look_again_s, version_of, watched
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.colours import colour_of
+from runs.board.lineage import last_good_of, lineage_of
+from runs.board.next_steps import commands
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import render, run_url, short_text
 from runs.board.visits import Visit, page
@@ -102,7 +103,9 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "note_version": version_of(note),
         "verdicts": _tried(problems, lambda: run.reproductions, [])[-_MAX_LINKED:],
         "sessions": _tried(problems, lambda: run.sessions, [])[-_MAX_LINKED:],
-        "commands": _tried(problems, lambda: list(_commands(visit, run)), []),
+        "commands": _tried(problems, lambda: list(commands(visit.board.where, run)), []),
+        "lineage": _tried(problems, lambda: lineage_of(visit.store, run), None),
+        "good": _tried(problems, lambda: last_good_of(run), None),
     }
 
 
@@ -153,21 +156,6 @@ def _failure(run: Run) -> str:
     if not isinstance(trace, list):
         return ""
     return "\n".join("".join(map(str, trace)).rstrip("\n").split("\n")[-_FAILURE_LINES:])
-
-
-def _commands(visit: Visit, run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what to do with a run, and the command that does it."""
-    words = run.get("command_line")
-    if isinstance(words, list) and words:
-        folder = run.document.get("cwd")
-        there = f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
-        yield "run it again", there + shlex.join(["python", *map(str, words)])
-    store = ["python", "-m", "runs", "--store", visit.board.where]
-    yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
-    if run.status in ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT"):
-        yield "resume it in its record", shlex.join([*store, "resume", run.id])
-    setting = "lr=1e-4" if _tried([], lambda: "lr" in run.config, False) else "seed=1"
-    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with", setting])
 
 
 # ---------------------------------------------------------------------- curves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -12,20 +13,23 @@ import numpy as np
 from starlette.responses import Response
 
 from runs.board.answers import json_response, look_again_s
+from runs.board.next_steps import best_checkpoint, checkpoint_commands
 from runs.board.visits import Visit, page
-from runs.errors import RunsError
+from runs.errors import RunsError, StoreAwayError, StoreError
 from runs.query.decimation import pixels
+from runs.query.flattening import list_of
 from runs.query.texts import is_number
+from runs.stores.run import Run
 from runs.stores.settings import show
 from runs.sweeps.study.study import Point
 from runs.sweeps.views.reading import SeenSweep, importances_of, read_definitions
-from runs.sweeps.views.status import status_lines
+from runs.sweeps.views.status import command_line, status_lines
 
 __all__ = ["ROUTES"]
 
 # Trials that a page shows, the reports of one that are drawn, and sweeps in the list.
 _MAX_TRIALS, _MAX_REPORTS, _MAX_SWEEPS = 3_000, 300, 500
-_MAX_PARAMETERS, _MAX_TEXT = 40, 60
+_MAX_PARAMETERS, _MAX_TEXT, _MAX_BEST = 40, 60, 5
 
 
 def _sweeps(visit: Visit) -> Response:
@@ -45,9 +49,44 @@ def _sweep(visit: Visit) -> Response:
     lines = list(status_lines(seen.status, tuple(names)))
     rows = [_row(seen, point) for point in _points(seen)]
     values: dict[str, Any] = {"names": names, "lines": lines, "rows": rows, "parameters": _parameters(seen)}
-    return visit.render(
-        "sweep.html", id=id, problem="", seen=seen, best=_best(seen), num=len(seen.status.points), **values
-    )
+    values |= {"best": _best(seen), "winners": _winners(visit, seen)}
+    return visit.render("sweep.html", id=id, problem="", seen=seen, num=len(seen.status.points), **values)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Winner:
+    """A best trial.
+
+    Attributes:
+        point: The trial.
+        run: Its last run that is in the store; None without one.
+        checkpoint: Name of the run's best checkpoint; empty without one.
+        commands: What to do with it, and the command that does it.
+    """
+
+    point: Point
+    run: Run | None
+    checkpoint: str
+    commands: list[tuple[str, str]]
+
+
+def _winners(visit: Visit, seen: SeenSweep) -> list[_Winner]:
+    """Return the best trials: one, or those that no other surpasses in all objectives."""
+    winners = []
+    for point in seen.status.best[:_MAX_BEST]:
+        steps = [("run it again", command_line(seen.definition, point))]
+        run, name = None, ""
+        try:
+            runs = visit.store.find({"uid": {"$in": _uids(point)}}, "-start_time", 1)
+            if runs:
+                run, name = runs[0], best_checkpoint(runs[0]) or ""
+                steps += checkpoint_commands(run)
+        except StoreAwayError:
+            raise
+        except StoreError:  # a damaged run hides neither the trial nor the others
+            pass
+        winners.append(_Winner(point, run, name, steps))
+    return winners
 
 
 def _best(seen: SeenSweep) -> set[int]:
@@ -71,13 +110,16 @@ def _parameters(seen: SeenSweep) -> list[str]:
 
 
 def _row(seen: SeenSweep, point: Point) -> dict[str, Any]:
-    uids = point.notes.get("runs")
     return {
         "point": point,
         "state": _state(seen, point),
-        "runs": [str(uid) for uid in uids] if isinstance(uids, list) else [],
+        "runs": _uids(point),
         "reason": str(point.notes.get("reason") or ""),
     }
+
+
+def _uids(point: Point) -> list[str]:
+    return [str(uid) for uid in list_of(point.notes.get("runs"))]
 
 
 def _state(seen: SeenSweep, point: Point) -> str:

@@ -105,7 +105,9 @@ class Words:
 
 Filter = Condition | AllOf | OneOf | Not | Words
 # Fields whose texts `Words` searches, besides those of the config.
-SEARCHED = ("experiment.name", "display_name", "command", "host.hostname", "note", "result", "meta.comment", SWEEP)
+SEARCHED = (
+    "experiment.name", "display_name", "command", "host.hostname", USER, "note", "result", "meta.comment", SWEEP,
+)  # fmt: skip
 
 
 def leaves(tree: Filter) -> Iterator[Condition | Words]:

@@ -42,10 +42,10 @@ STATISTICS = (
 RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "damaged_points",
-        "display_name", "duration", "experiment", "fail_trace",
-        "format", "heartbeat", "host", "info", "lease", "lost_artifacts", "lost_bytes",
-        "lost_media", "lost_parts", "lost_points", "lost_resources", "lost_sources", "meta", "note", "parent",
-        "provenance", "queue_time", "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
+        "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host", "info", "lease",
+        "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points", "lost_resources", "lost_sources",
+        "meta", "note", "parent", "provenance", "queue_time",
+        "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
         "unwritten_points",
     )
 )  # fmt: skip
@@ -58,8 +58,8 @@ SWEEP = "meta.sweep.id"
 REFUSED = "meta.refused"
 # Fields of every run; a run without one is no spelling mistake.
 COMMON_FIELDS = TIMES | {
-    "_id", "command", "config", "display_name", "duration", "experiment.name", "fail_trace", "host.hostname", "info",
-    "note", "parent", "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
+    "_id", "command", "config", "display_name", "duration", "experiment.name", "fail_trace", "host.hostname",
+    "host.user", "info", "note", "parent", "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
 }  # fmt: skip
 # Parts of a run's document that are too large to search, or of no use in a filter.
 LEFT_OUT = frozenset(

@@ -39,7 +39,13 @@ class RunStore(Protocol):
     on_progress: Callable[[str, int, int], None] | None
     max_age_s: float
 
-    def find(self, filter: Any = None, sort: str | None = None, limit: int | None = None) -> list[Run]: ...
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Run]: ...
 
     def get(self, key: str | int) -> Run: ...
 

@@ -187,4 +187,16 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
 });
 
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const code = button.parentElement.querySelector("code");
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    announce("copied");
+  } catch {
+    getSelection().selectAllChildren(code); // where the clipboard is not allowed, as without TLS
+  }
+});
+
 localise(document);

@@ -64,12 +64,12 @@ class Chart {
     const { steps, times, values, smoothed, inherited } = this.found;
     const x = axis.value === "times" ? times : steps;
     const line = { color, width: 1.6 };
-    const isFew = values.length < 3;
+    const isFew = values.length - inherited < 3;
     const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
     const y = smoothed ?? values;
     const main = { ...common, name: this.metric, line, hovertemplate: "%{y:.6g}<extra></extra>" };
     const data = [{ ...main, x: x.slice(inherited), y: y.slice(inherited) }];
-    if (inherited) data.unshift({ ...main, ...before(x, y, inherited), name: "before", line: { ...line, ...INHERITED } });
+    if (inherited) data.unshift({ ...main, ...before(x, y, inherited), name: "before", mode: "lines", line: { ...line, ...INHERITED } });
     if (smoothed) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
     const layout = layoutOf({
       height: 240,

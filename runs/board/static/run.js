@@ -98,18 +98,6 @@ form?.addEventListener("submit", async (event) => {
   }
 });
 
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-copy]");
-  if (!button) return;
-  const code = button.parentElement.querySelector("code");
-  try {
-    await navigator.clipboard.writeText(code.textContent);
-    announce("copied");
-  } catch {
-    getSelection().selectAllChildren(code); // where the clipboard is not allowed, as without TLS
-  }
-});
-
 // The last lines say what went wrong.
 function showEndOfTrace() {
   const trace = document.querySelector("pre.trace");

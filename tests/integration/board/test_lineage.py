@@ -8,6 +8,8 @@ import pytest
 from experiments import Experiment
 from observers import FileObserver
 from runs.__main__ import main
+from runs.board.lineage import lineage_of
+from runs.stores.opening import open_store
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import assert_accessible, drawn, panel
 
@@ -30,6 +32,7 @@ def record_family(folder):
                 _run.log_scalar("val/loss", lr * step, step)
         if fails:
             raise RuntimeError("no luck")
+        return lr
 
     ex.observers.append(FileObserver(folder / "store"))
     uids = []
@@ -64,6 +67,39 @@ def family_database(family_folder, mongo_url):
 @pytest.fixture(params=["folder", "database"])
 def family(request, family_folder):
     return str(family_folder) if request.param == "folder" else request.getfixturevalue("family_database")
+
+
+@pytest.fixture(scope="module")
+def kin_folder(tmp_path_factory):
+    """The family, named and judged, and two runs that share an artifact."""
+    folder = tmp_path_factory.mktemp("kin")
+    record_family(folder)
+    ex = Experiment("artifacts", base_dir=folder, save_git_info=False, system_metrics_s=None)
+    ex.add_config(uses=False)
+
+    @ex.main
+    def main(_run, uses):
+        _run.use_artifact("data:v1") if uses else _run.log_artifact("data", folder / "data.txt", "dataset")
+
+    (folder / "data.txt").write_text("1")
+    ex.observers.append(FileObserver(folder / "store"))
+    for uses in (False, True):
+        ex.run(config_updates={"uses": uses})
+    with open_store(folder / "store") as store:
+        uids = [store.get(id).uid for id in "14"]
+        store.rename(store.get("2"), "wider <b>")
+        store.note_reproduction(store.get("1"), {"verdict": "IDENTICAL", "of": uids[0], "by": uids[1], "by_id": "4"})
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def kin_database(kin_folder, mongo_url):
+    yield from database_of(kin_folder, mongo_url)
+
+
+@pytest.fixture(params=["folder", "database"])
+def kin(request, kin_folder):
+    return str(kin_folder) if request.param == "folder" else request.getfixturevalue("kin_database")
 
 
 def test_curve_of_a_fork_is_joined_to_those_of_its_ancestors(client_of, family):
@@ -158,4 +194,71 @@ def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder)
     assert "joined=1" in page.url
     page.reload()
     page.wait_for_selector("[data-drawn='40']")
+    assert_accessible(page)
+
+
+def edges_of(store, id):
+    found = lineage_of(store, store.get(id))
+    return {(edge.first.label, edge.relation, edge.second.label) for edge in found.edges}
+
+
+def test_lineage_has_forks_reproductions_and_artifacts(client_of, kin):
+    with open_store(kin) as store:
+        forks = {("run 1", "fork", "wider <b> (run 2)"), ("wider <b> (run 2)", "fork", "run 3")}
+        shared = {("run 6", "made", "data:v1"), ("data:v1", "used", "run 7")}
+        assert edges_of(store, "3") == forks
+        assert edges_of(store, "1") == forks | {("run 1", "reproduction", "run 4")}
+        assert edges_of(store, "4") == {("run 1", "reproduction", "run 4")}
+        assert edges_of(store, "6") == edges_of(store, "7") == shared
+        assert edges_of(store, "5") == set()
+        ranks = {node.label: node.rank for node in lineage_of(store, store.get("1")).nodes.values()}
+        assert ranks == {"run 1": 0, "wider <b> (run 2)": 1, "run 3": 2, "run 4": 1}
+    text = client_of(kin).get("/runs/3").text
+    assert '<a href="/runs/2"><title>wider &lt;b&gt; (run 2)</title>' in text
+    assert (
+        '<td><a href="/runs/2">wider &lt;b&gt; (run 2)</a></td><td>fork</td><td><a href="/runs/3">run 3</a></td>'
+        in text
+    )
+    assert "/artifacts/data#v1" in client_of(kin).get("/runs/7").text
+
+
+def test_lineage_of_many_says_that_there_are_more(client_of, tmp_path):
+    ex = Experiment("many", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+    ex.main(lambda: None)
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    ex.run()
+    document = json.loads((tmp_path / "store" / "1" / "run.json").read_text())
+    for number in range(2, 62):
+        (tmp_path / "store" / str(number)).mkdir()
+        child = {**document, "uid": f"{number:032x}", "parent": document["uid"]}
+        (tmp_path / "store" / str(number) / "run.json").write_text(json.dumps(child))
+    text = client_of(tmp_path / "store").get("/runs/1").text
+    assert "There are more; the first 50 are drawn." in text
+    assert text.count("<rect") == 50
+
+
+def test_failed_run_leads_to_the_last_good_one(client_of, kin):
+    text = client_of(kin).get("/runs/5").text
+    assert "The last good run of this experiment" in text
+    assert "differs in fails, lr" in text
+    assert 'href="/compare?run=4&amp;run=5"' in text
+    assert '<td class="mono differs">True</td>' in client_of(kin).get("/compare?run=4&run=5").text
+    assert "The last good run" not in client_of(kin).get("/runs/4").text
+
+
+def test_lineage_is_followed_by_keys_accessible_and_fits_a_phone(watched, serve, kin):
+    page = watched(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True).page
+    page.goto(f"{serve(kin)}/runs/1")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    tops = [page.locator(f"[data-live={name}]").bounding_box()["y"] for name in ("result", "metrics", "facts")]
+    assert tops == sorted(tops)
+    assert tops[2] < page.locator("#note-title").bounding_box()["y"]
+    assert_accessible(page)
+    page.locator(".lineage a[href='/runs/2']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/2")
+    assert page.input_value("#display-name") == "wider <b>"
+    page.locator("summary:has-text('As a table')").click()
+    assert page.locator("td:text-is('fork')").first.is_visible()
+    page.goto(f"{serve(kin)}/runs/5")
     assert_accessible(page)

@@ -3,13 +3,17 @@
 import contextlib
 import dataclasses
 import hashlib
+import json
 import math
 import re
+import shutil
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from markupsafe import escape
 
 from observers.mongo.destination import Destination
+from observers.record.schema import FORMAT
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.spec.definition import Definition
@@ -19,6 +23,7 @@ from runs.sweeps.study.journals import _FileJournal
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
 from runs.sweeps.views.reading import SweepReader, importances_of, read_definitions
+from runs.sweeps.views.status import Watcher, command_line
 
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = {
@@ -123,7 +128,39 @@ def test_a_sweep_is_shown_with_all_of_its_trials(client_of, sweeps):
     assert answer.text.count("<tr data-number=") == 8
     assert answer.text.count('<span class="tag">best</span>') == 1
     assert f'href="/runs/{0:032x}"' in answer.text
+    assert "Its run is not in this store." in answer.text
     assert EVIL not in answer.text
+
+
+def test_best_trial_leads_to_its_run_its_checkpoint_and_the_commands_that_use_it(client_of, swept, tmp_path):
+    folder = shutil.copytree(swept, tmp_path / "swept")
+    number = re.search(r"<h2>Best trial: (\d+) ", client_of(folder).get("/sweeps/first").text)[1]
+    run = folder / "7"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "checkpoints" / "best.pt").write_bytes(b"weights")
+    (run / "config.json").write_text("{}")
+    document = {"format": FORMAT, "uid": f"{int(number):032x}", "experiment": {"name": EVIL, "sources": []}, "meta": {}}
+    document |= {
+        "command": "main",
+        "status": "COMPLETED",
+        "command_line": ["exp.py", EVIL],
+        "host": {},
+        "artifacts": [],
+    }
+    (run / "run.json").write_text(json.dumps({**document, "start_time": "2026-01-01T00:00:00", "resources": []}))
+    (run / "notes.json").write_text(json.dumps({"display_name": EVIL}))
+    text = client_of(folder).get("/sweeps/first").text
+    assert EVIL not in text
+    assert '<a href="/runs/7">run 7' in text
+    assert 'href="/runs/7?tab=files&amp;kind=checkpoint&amp;name=checkpoints%2Fbest.pt"' in text
+    with contextlib.closing(Place(folder).home("first")) as home:
+        watcher = Watcher(home)
+        again = command_line(watcher.definition, watcher.study.points()[int(number)])
+    assert f"<code>{escape(again)}</code>" in text
+    for command in ("evaluate", "predict", "export"):
+        settings = f"{command} with {run}/config.json checkpoint.path={run}/checkpoints/best.pt"
+        assert f"<code>python exp.py {settings}" in text
+        assert f"python exp.py {settings}" in client_of(folder).get("/runs/7").text
 
 
 def test_data_of_the_plots(client_of, sweeps):

@@ -1,0 +1,244 @@
+"""The lineage of a run as a drawing: runs that it comes from or led to, and artifacts that it made or used."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+from runs.board.colours import colour_of
+from runs.board.next_steps import ENDED_BADLY
+from runs.board.rendering import run_url, short_text
+from runs.board.views import CompareView
+from runs.comparison.joining import Ancestry
+from runs.comparison.last_good import last_good
+from runs.query.flattening import mappings_in
+from runs.stores.run import Run
+from runs.stores.settings import title_of
+from runs.stores.store import Store
+
+__all__ = ["Edge", "Lineage", "Node", "last_good_of", "lineage_of"]
+
+_MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS = 50, 20, 10
+_COLUMNS = ("uid", "parent", "name", "status", "start_time", "display_name")
+# Size of a node, and distance from one to the next, in pixels.
+_WIDTH, _HEIGHT, _ACROSS, _DOWN = 176, 40, 224, 52
+_MARGIN, _MAX_LABEL = 4, 20
+
+
+@dataclasses.dataclass
+class Node:
+    """A run or a version of an artifact.
+
+    Attributes:
+        label: Its name.
+        url: URL of its page.
+        run: The run; None for an artifact.
+        colour: The run's colour; empty for an artifact.
+        rank: Number of its column.
+        row: Number of its row.
+    """
+
+    label: str
+    url: str
+    run: Run | None = None
+    colour: str = ""
+    rank: int = 0
+    row: int = 0
+
+    @property
+    def short(self) -> str:
+        """The label as far as a node has room for it."""
+        return short_text(self.label, _MAX_LABEL)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Its left upper corner in pixels."""
+        return _MARGIN + self.rank * _ACROSS, _MARGIN + self.row * _DOWN
+
+
+@dataclasses.dataclass(frozen=True)
+class Edge:
+    """A step of the lineage: `second` is a fork or a reproduction of `first`, was made by it, or used it."""
+
+    first: Node
+    second: Node
+    relation: str
+
+    @property
+    def path(self) -> str:
+        """The line as an SVG path."""
+        (x, y), (to_x, to_y) = self.first.at, self.second.at
+        x, y, to_y = x + _WIDTH, y + _HEIGHT // 2, to_y + _HEIGHT // 2
+        half = max(30, (to_x - x) // 2)
+        return f"M{x} {y}C{x + half} {y} {to_x - half} {to_y} {to_x} {to_y}"
+
+
+@dataclasses.dataclass
+class Lineage:
+    """Nodes and edges, laid out in columns from left to right.
+
+    Attributes:
+        nodes: The nodes by key, the run itself first.
+        edges: The edges.
+        is_cut: Whether there are more than the nodes.
+    """
+
+    nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
+    edges: list[Edge] = dataclasses.field(default_factory=list)
+    is_cut: bool = False
+
+    node_size = _WIDTH, _HEIGHT
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        ends = [node.at for node in self.nodes.values()]
+        return max(x for x, _ in ends) + _WIDTH + _MARGIN, max(y for _, y in ends) + _HEIGHT + _MARGIN
+
+    def add(self, key: str, node: Node) -> bool:
+        """Add a node unless it is there; return whether it is there now."""
+        if key not in self.nodes and len(self.nodes) >= _MAX_NODES:
+            self.is_cut = True
+            return False
+        self.nodes.setdefault(key, node)
+        return True
+
+    def add_run(self, run: Run) -> bool:
+        """Add a run; return whether it is there now."""
+        return self.add(_key(run), Node(title_of(run), run_url(run.id), run, colour_of(_key(run))))
+
+    def join(self, first: str, second: str, relation: str) -> None:
+        """Add an edge between two nodes by their keys."""
+        edge = Edge(self.nodes[first], self.nodes[second], relation)
+        if edge.first is not edge.second and edge not in self.edges:
+            self.edges.append(edge)
+
+    def lay_out(self) -> None:
+        """Place each node right of the nodes that lead to it; a cycle, which a foreign record may have, ends."""
+        for _ in range(_MAX_GENERATIONS):
+            for edge in self.edges:
+                edge.second.rank = max(edge.second.rank, min(edge.first.rank + 1, _MAX_GENERATIONS))
+        columns: dict[int, list[Node]] = {}
+        for node in self.nodes.values():
+            columns.setdefault(node.rank, []).append(node)
+        # Columns of a cycle may be empty.
+        for rank, (_, column) in enumerate(sorted(columns.items())):
+            column.sort(key=lambda node: max((e.first.row for e in self.edges if e.second is node), default=0))
+            for row, node in enumerate(column):
+                node.rank, node.row = rank, row
+
+
+def lineage_of(store: Store, run: Run) -> Lineage:
+    """Return the lineage of a run, of at most 50 nodes: its ancestors, descendants, reproductions and artifacts.
+
+    Args:
+        store: The store of the run.
+        run: The run.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    search = _Search(store, run.listed())
+    search.add_ancestors()
+    search.add_reproductions()
+    search.add_artifacts()
+    search.add_descendants()
+    search.found.lay_out()
+    return search.found
+
+
+class _Search:
+    """Finds the lineage of a run, with few queries."""
+
+    def __init__(self, store: Store, run: Run) -> None:
+        self.store, self.run = store, run
+        self.found = Lineage()
+        self.found.add_run(run)
+
+    def _join(self, first: Run, second: Run) -> None:
+        """Join two runs of the lineage."""
+        verdicts = (*first.reproductions, *second.reproductions)
+        is_one = any(entry.get("by") == second.uid and entry.get("of") == first.uid for entry in verdicts)
+        self.found.join(_key(first), _key(second), "reproduction" if is_one else "fork")
+
+    def _runs_of(self, uids: Iterable[Any]) -> dict[str, Run]:
+        wanted = [uid for uid in dict.fromkeys(uids) if isinstance(uid, str)][:_MAX_NODES]
+        found = self.store.find({"uid": {"$in": wanted}}, columns=_COLUMNS) if wanted else []
+        return {run.uid: run.listed() for run in found if run.uid}
+
+    def add_ancestors(self) -> None:
+        for parent, child in Ancestry([self.run]).of(self.run):
+            if self.found.add_run(parent):
+                self._join(parent, child)
+
+    def add_reproductions(self) -> None:
+        """Add the runs that reproduce the run, or that it reproduces."""
+        pairs = [(entry.get("of"), entry.get("by")) for entry in self.run.reproductions]
+        others = {**self._runs_of(uid for pair in pairs for uid in pair), _key(self.run): self.run}
+        for of, by in pairs:
+            if of in others and by in others and self.found.add_run(others[of]) and self.found.add_run(others[by]):
+                self.found.join(of, by, "reproduction")
+
+    def add_descendants(self) -> None:
+        parents = {_key(self.run): self.run} if self.run.uid else {}
+        for _ in range(_MAX_GENERATIONS):
+            if not parents:
+                return
+            wanted = {"parent": {"$in": list(parents)}}
+            children = [run.listed() for run in self.store.find(wanted, "start_time", _MAX_NODES + 1, _COLUMNS)]
+            new = [child for child in children if _key(child) not in self.found.nodes]
+            for child in children:
+                if self.found.add_run(child):
+                    self._join(parents[child.get("parent")], child)
+            parents = {child.uid: child for child in new if child.uid in self.found.nodes}
+
+    def add_artifacts(self) -> None:
+        own = _key(self.run)
+        for field, relation in (("artifacts_used", "used"), ("artifacts_logged", "made")):
+            for name, version in _versions(self.run, field):
+                key = f"{name}:v{version}"
+                if self.found.add(key, Node(key, f"/artifacts/{quote(name, safe='')}#v{version}")):
+                    self.found.join(*((key, own) if relation == "used" else (own, key)), relation)
+                    self._add_users(name, version, key)
+
+    def _add_users(self, name: str, version: int, key: str) -> None:
+        """Add the runs that made or used a version of an artifact."""
+        stored = next((one for one in self.store.artifact_versions(name) if one.version == version), None)
+        if stored is None:
+            return
+        pairs = [(uid, key, "made", uid) for uid in stored.made_by] + [
+            (key, uid, "used", uid) for uid in stored.used_by
+        ]
+        others = self._runs_of((*stored.made_by, *stored.used_by))
+        for first, second, relation, uid in pairs:
+            if uid in others and self.found.add_run(others[uid]):
+                self.found.join(first, second, relation)
+
+
+def _key(run: Run) -> str:
+    return run.uid or run.id
+
+
+def _versions(run: Run, field: str) -> Iterator[tuple[str, int]]:
+    for entry in mappings_in(run.get(field))[:_MAX_ARTIFACTS]:
+        name, version = entry.get("name"), entry.get("version")
+        if isinstance(name, str) and isinstance(version, int):  # a foreign record may hold anything
+            yield name, version
+
+
+def last_good_of(run: Run) -> tuple[Run, list[str], str] | None:
+    """Return the last good run before a failed one, the settings in which they differ, and the page that compares them.
+
+    Args:
+        run: The run.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    found = last_good(run) if run.status in ENDED_BADLY else None
+    if found is None:
+        return None
+    good, names = found
+    return good, names, CompareView(run=(good.id, run.id)).url(tab="config" if names else "sources")

@@ -1,0 +1,74 @@
+"""Commands that continue from a run, as they are typed: run again, reproduce, resume, fork, and use its checkpoint."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from runs.query.flattening import list_of
+from runs.stores.run import Run
+
+__all__ = ["ENDED_BADLY", "best_checkpoint", "checkpoint_commands", "commands"]
+
+# Statuses of runs that ended before they were done.
+ENDED_BADLY = ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT")
+_BEST = ("checkpoints/best.pt", "checkpoints/last.pt")
+
+
+def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what to do with a run, and the command that does it.
+
+    Args:
+        where: The store, as `runs --store` takes it.
+        run: The run.
+
+    Raises:
+        StoreError: If the record cannot be read.
+    """
+    words = list_of(run.get("command_line"))
+    if words:
+        yield "run it again", _there(run) + shlex.join(["python", *map(str, words)])
+    store = ["python", "-m", "runs", "--store", where]
+    yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
+    if run.status in ENDED_BADLY:
+        yield "resume it in its record", shlex.join([*store, "resume", run.id])
+    setting = "lr=1e-4" if run.get("config.lr") is not None else "seed=1"
+    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with", setting])
+    yield from checkpoint_commands(run)
+
+
+def checkpoint_commands(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the commands that evaluate the run's best checkpoint, predict with it, and export it.
+
+    Args:
+        run: The run; none are yielded for one whose folder is not on this machine, or that keeps no checkpoint.
+
+    Raises:
+        StoreError: If the record cannot be read.
+    """
+    name = best_checkpoint(run)
+    words, recorded = list_of(run.get("command_line")), run.original() if name else None
+    if name is None or not words or recorded is None or recorded.folder is None:
+        return
+    folder = recorded.folder.absolute()
+    settings = ["with", str(folder / "config.json"), f"checkpoint.path={folder / name}"]
+    for command, more in (("evaluate", []), ("predict", []), ("export", ["export.path=model.onnx"])):
+        text = shlex.join(["python", str(words[0]), command, *settings, *more])
+        yield f"{command} {'with ' if command == 'predict' else ''}its checkpoint", _there(run) + text
+
+
+def best_checkpoint(run: Run) -> str | None:
+    """Return the name of the run's checkpoint with the best weights, or the last ones; None if it keeps neither.
+
+    Args:
+        run: The run.
+
+    Raises:
+        StoreError: If the record cannot be read.
+    """
+    return next((name for name in _BEST if name in run.checkpoints), None)
+
+
+def _there(run: Run) -> str:
+    folder = run.document.get("cwd")
+    return f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
