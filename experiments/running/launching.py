@@ -169,18 +169,14 @@ class Launcher:
         run.check_settings = self._check_settings
         run.info.update(info)
         run.meta_info |= {
-            "command": request.command,
-            "options": options | {flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING},
-            "named_configs": list(request.named_configs),
+            **_meta_of(request, options),
             "config_updates": config_updates,
             "origins": noted_origins,
             **meta_info,
         }
         if notices is not None:
             run.meta_info["ranks"] = self.world.note
-        for option in self._experiment.all_cli_options:
-            if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
-                option.apply(options[option.get_flag()], run)
+        self._apply_options(run, options)
         if interval_s is not None:
             run.beat_interval = interval_s
         if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
@@ -283,6 +279,12 @@ class Launcher:
 
     # ------------------------------------------------------------------ the record
 
+    def _apply_options(self, run: LabRun, options: Mapping[str, Any]) -> None:
+        """Apply the options that do not say where the run is recorded."""
+        for option in self._experiment.all_cli_options:
+            if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
+                option.apply(options[option.get_flag()], run)
+
     def _attach_observers(self, run: LabRun) -> None:
         """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
         if not run.unobserved:
@@ -325,6 +327,15 @@ def _located(name: str) -> str:
     """Return a named config or config file as typed, or the absolute path of the recipe of the lab that it names."""
     found = find_file(name)
     return name if found == Path(name) else str(found)
+
+
+def _meta_of(request: _Request, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a call is recorded: its command, options and named configs."""
+    return {
+        "command": request.command,
+        "options": {**options, **{flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING}},
+        "named_configs": list(request.named_configs),
+    }
 
 
 def _redacted(value: Any) -> Any:
