@@ -1,11 +1,14 @@
 """What the board takes to show, in a real browser: lists, sorts, filters, curves, and its memory.
 
-    python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--omniboard]
+    python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--omniboard] [--workspace]
 
 Of a folder, and of a MongoDB with as many runs and the indexes that the observer makes; `--omniboard` installs
 Omniboard by npm (with Node) and shows the same database with it. Of each the median and the worst of several times:
 from the click, or the address, to the rows or the curve on the page; "the first time" is in a browser that has nothing
 of the page yet. The folders are those of `query.py`; with `--folder` they are kept and used again.
+
+`--workspace` measures the marks of the workspace alone (`board_workspace.py`): 50 runs with four panels of curves of
+10,000 points.
 
 The compared runs have two metrics of 1,000 points each in either store, so that a comparison draws 400 curves in two
 panels; one of a single panel is measured beside it.
@@ -31,6 +34,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pymongo
+from board_workspace import add_panels, add_panels_there, measure_workspace
 from playwright.sync_api import sync_playwright
 from query import add_long_metric, generate
 from query_data import METRICS
@@ -94,9 +98,16 @@ def open_page(browser):
     return page
 
 
-def measure_board(browser, url, process, name, num_runs):
-    page = open_page(browser)
+def measure_board(browser, url, process, name, num_runs, only_workspace):
     print(f"the board over {name}")
+    measure_workspace(browser, url, report)
+    if not only_workspace:
+        measure_pages(browser, url, num_runs)
+    print(f"  memory of the server, and at most: {memory(process)}", flush=True)
+
+
+def measure_pages(browser, url, num_runs):
+    page = open_page(browser)
 
     def show(path, wait="tbody th.id a"):
         page.goto(url + path)
@@ -140,7 +151,6 @@ def measure_board(browser, url, process, name, num_runs):
             what = f"  {len(compared(num_runs))} runs compared, {how}, {when}"
             measure_in_browser(what, lambda p=path, w=where: compare(w, url + p), times)
     fresh.close()
-    print(f"  memory of the server, and at most: {memory(process)}", flush=True)
     page.close()
 
 
@@ -245,6 +255,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--omniboard", action="store_true")
+    parser.add_argument("--workspace", action="store_true")
     arguments = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with contextlib.ExitStack() as stack:
@@ -252,19 +263,22 @@ def main():
         generate(folder, arguments.runs)
         add_long_metric(folder / "1", POINTS)
         add_compared_metrics(folder, arguments.runs)
+        add_panels(folder, arguments.runs)
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        num = f"{arguments.runs:,} runs"
         print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}")
         with served(str(folder)) as (url, process):
-            measure_board(browser, url, process, f"a folder of {arguments.runs:,} runs", arguments.runs)
+            measure_board(browser, url, process, f"a folder of {num}", arguments.runs, arguments.workspace)
         mongod = stack.enter_context(Mongod(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "mongod"))
         with pymongo.MongoClient(mongod.url) as client:
             make_run_indexes(Collections(client.board))
             fill(client.board, 1, arguments.runs, with_metrics=True)
             add_long_metric_there(client.board, POINTS)
             add_compared_metrics_there(client.board, arguments.runs)
+            add_panels_there(client.board, arguments.runs)
         with served(f"{mongod.url}/board") as (url, process):
-            measure_board(browser, url, process, f"MongoDB with {arguments.runs:,} runs", arguments.runs)
+            measure_board(browser, url, process, f"MongoDB with {num}", arguments.runs, arguments.workspace)
         if arguments.omniboard:
             measure_omniboard(browser, mongod.url, "board", Path(stack.enter_context(tempfile.TemporaryDirectory())))
         browser.close()

@@ -25,8 +25,9 @@ __all__ = ["MAX_DRAWN", "PINNED", "ROUTES", "Section", "first_panels", "panels_u
 
 # Runs behind the curves of a panel.
 MAX_DRAWN = 500
-# Points that one answer holds, over all of its curves, and those of one curve.
-_MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 60_000, 2_000, 100
+# Points that one answer holds, over all of its curves, and those of one curve: of 50 runs, two for each column of
+# pixels that a panel has. Drawing takes a time that grows with them.
+_MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 30_000, 2_000, 100
 _MAX_METRICS, _MAX_QUANTITIES = 1_000, 10
 # Runs whose metrics a page offers, and runs that are asked whether they still log.
 _MAX_ASKED = 50
@@ -103,9 +104,11 @@ def _panel(visit: Visit) -> Response:
     started = time.perf_counter()
     view = RunsView.of(visit.request.query_params)
     runs = _drawn_runs(visit, view)
+    # First, as `make_panel` copies the runs with all that they hold.
+    visit.store.prefetch(runs, ["uid", "status", "start_time", "display_name"])
+    colours = colours_of(runs)
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
     panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")))
-    colours = colours_of(runs)
     return numbers_response(
         {
             "metric": panel.metric,
@@ -133,7 +136,8 @@ def _made(
 ) -> Panel:
     title = visit.asked("panel")
     metrics = _quantities(title, runs)
-    return make_panel(title, metrics, runs, view.plot(num_points, bounds))
+    labels = {} if view.group or not runs else visit.board.labels.of(runs)
+    return make_panel(title, metrics, runs, view.plot(num_points, bounds), labels)
 
 
 def _quantities(title: str, runs: Sequence[Run]) -> list[str]:

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from runs.board.answers import json_response
+from runs.board.labels import RunLabels
 from runs.board.pool import StorePool
 from runs.board.rendering import render
 from runs.board.security import Policy, read_body
@@ -37,12 +38,14 @@ class Board:
         policy: Permissions.
         where: The store's name, without credentials.
         sweeps: Reads sweeps.
+        labels: Labels of runs.
     """
 
     pool: StorePool
     policy: Policy
     where: str
     sweeps: SweepReader = dataclasses.field(default_factory=SweepReader)
+    labels: RunLabels = dataclasses.field(default_factory=RunLabels)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Ancestry:
     def of(self, run: Run) -> Iterator[tuple[Run, Run]]:
         """Yield each ancestor of a run with the run that was started from it, the parent first."""
         seen = {run.uid}
+        if not self._by_uid:
+            return  # the parent of each run would be asked of the store
         while (parent := self._by_uid.get(_parent_of(run))) is not None and parent.uid not in seen:
             yield parent, run
             seen.add(parent.uid)

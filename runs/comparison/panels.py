@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,12 +78,15 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
     return [make_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
 
 
-def make_panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
+def make_panel(
+    title: str, metrics: Sequence[str], runs: Sequence[Run], view: View, labels: Mapping[Run, str] | None = None
+) -> Panel:
     """Return one panel of all metrics; see `make_panels`.
 
     Args:
         title: The title, which labels need not repeat.
         metrics, runs, view: See `make_panels`.
+        labels: Labels of the runs; by default those of `run_labels`, which reads the configs of all runs.
 
     Raises:
         PlotError, ComparisonError, StoreError: See `make_panels`.
@@ -99,7 +102,7 @@ def make_panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: Vi
     existing = {name for run in runs for name in run.metrics}
     having = {quantity: _having(runs, quantity) for quantity in (Quantity.of(one, existing) for one in metrics)}
     # From all runs, so that a run has the same label in every panel.
-    labels = {} if view.by else run_labels(runs)
+    labels = {} if view.by else labels or run_labels(runs)
     curves: list[Curve] = []
     notes: list[str] = []
     for number, (quantity, members) in enumerate(having.items()):
@@ -161,7 +164,7 @@ class _Finishing:
 
 
 def _singles(
-    runs: Sequence[Run], quantity: Quantity, view: View, labels: dict[Run, str], finish: _Finishing
+    runs: Sequence[Run], quantity: Quantity, view: View, labels: Mapping[Run, str], finish: _Finishing
 ) -> tuple[list[Curve], list[str]]:
     ancestry = Ancestry(runs if view.joined else ())
 

@@ -187,6 +187,26 @@ def test_plot_as_a_picture(capsys, where, tmp_path):
     assert "run 1: best=0.9, optimizer.name=adam, seed=0" in texts
 
 
+def test_plot_of_an_expression_is_computed_at_common_steps(capsys, where):
+    def curves(metric):
+        _, out, _ = call(capsys, where, "plot", "1", "4", "--metric", metric, "--json")
+        (panel,) = json.loads(out)["panels"]
+        assert panel["metric"] == metric
+        return panel["curves"]
+
+    accuracy, loss = curves("val/accuracy"), curves("val/loss")
+    found = curves("val/accuracy - 2 * val/loss")
+    for one, first, second in zip(found, accuracy, loss, strict=True):
+        values = dict(zip(second["x"], map(float, second["y"]), strict=True))
+        expected = [(x, y - 2 * values[x]) for x, y in zip(first["x"], first["y"], strict=True) if x in values]
+        assert expected
+        points = list(zip(one["x"], map(float, one["y"]), strict=True))
+        assert points == [(x, pytest.approx(y, nan_ok=True)) for x, y in expected]
+    code, _, error = call(capsys, where, "plot", "1", "--metric", "val/accuracy - ")
+    assert code
+    assert "got the expression 'val/accuracy - ': it ends too early" in error
+
+
 def test_plot_limits_runs_that_were_not_named(capsys, where):
     _, out, _ = call(capsys, where, "plot", "--limit", "2", "--metric", "val/accuracy", "--json")
     [panel] = json.loads(out)["panels"]

@@ -42,14 +42,14 @@ function showOutage(why) {
   if (place.textContent !== text) place.textContent = text; // screen readers read it once
 }
 
-/** Return the answer to a GET; throws the server's error. */
+/** Return the answer to a GET; throws the server's error, with `isAway` if the same request may succeed later. */
 export async function get(url, options = {}) {
   const answer = await fetch(url, { ...options, headers: { accept: "application/json", ...options.headers } }).catch(() => {
-    throw new Error("the board does not answer");
+    throw Object.assign(new Error("the board does not answer"), { isAway: true });
   });
   if (answer.ok || answer.status === 304) return answer;
   const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
-  throw new Error(found.error);
+  throw Object.assign(new Error(found.error), { isAway: answer.status >= 500 });
 }
 
 /** Call a function again and again while the page is visible; it returns the seconds to the next call. */

@@ -120,6 +120,7 @@ async function load(figure) {
     if (number < figure.numAsked) return;
     notes.textContent = error.message;
     notes.classList.add("problem");
+    if (error.isAway) due.set(figure, "load");
   }
   figure.dataset.ready = "1";
 }
@@ -172,21 +173,28 @@ function eachLine(action) {
   }
 }
 
+const pause = (milliseconds) => new Promise((resolve) => {
+  setTimeout(resolve, milliseconds);
+});
+let numToggled = 0;
+
 onEyes(async () => {
+  const number = (numToggled += 1);
   // Curves go at once; to take them out of axes and hover texts, plotly.js draws a panel anew.
   eachLine((line, key) => {
     line.style.display = isShown(key) ? "" : "none";
   });
-  await new Promise((resolve) => {
-    setTimeout(resolve, 50);
-  });
+  await pause(50);
   for (const [figure, { plot }] of drawn) {
+    if (number < numToggled) return; // the eye that was clicked since draws them
     if (!visible.has(figure) || !plot.data) {
       if (!due.has(figure)) due.set(figure, "draw");
       continue;
     }
     const changed = plot.data.map((trace, index) => [index, isShown(trace.meta)]).filter(([index, is]) => plot.data[index].visible !== is);
-    if (changed.length) (await plotly()).restyle(plot, { visible: changed.map(([, is]) => is) }, changed.map(([index]) => index));
+    if (!changed.length) continue;
+    (await plotly()).restyle(plot, { visible: changed.map(([, is]) => is) }, changed.map(([index]) => index));
+    await pause(0); // one panel after the other: clicks and keys come in between
   }
 });
 
@@ -249,12 +257,13 @@ export function renewPanels(fresh) {
   return isOther ? all("load") : null;
 }
 
-/** Load the panels of running runs again; return the seconds until that is due again. */
+/** Load the panels of running runs again, and those that could not be loaded; return the seconds until that is due again. */
 export async function followPanels() {
-  const living = [...drawn].filter(([figure, { found }]) => found.living && visible.has(figure));
-  if (range || !living.length) return 5;
-  await Promise.all(living.map(([figure]) => load(figure)));
-  return Math.max(...living.map(([figure]) => drawn.get(figure).found.look_again_s));
+  const isDue = (figure) => due.get(figure) === "load" || (!range && drawn.get(figure)?.found.living);
+  const figures = [...visible].filter(isDue);
+  for (const figure of figures) due.set(figure, "load");
+  await Promise.all(figures.map(serve));
+  return Math.max(5 * !figures.length, ...figures.map((figure) => drawn.get(figure)?.found.look_again_s ?? 5));
 }
 
 watchAll();

@@ -58,7 +58,7 @@ export function csvOf(plot) {
 }
 
 const icon = (text) => ({
-  svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 26 14" width="2em" height="1.1em"><text x="13" y="11.5" text-anchor="middle">${text}</text></svg>`,
+  svg: `<svg xmlns="http://www.w3.org/2000/svg" class="words" viewBox="0 0 26 14" width="2em" height="1.1em"><text x="13" y="11.5" text-anchor="middle">${text}</text></svg>`,
 });
 
 /** Return a file that the server makes; throws what it says is wrong. */

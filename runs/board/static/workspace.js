@@ -20,7 +20,10 @@ if (new URLSearchParams(location.search).has("add")) history.replaceState(null, 
 // ---------------------------------------------------------------------- eyes
 
 function showEyes() {
-  for (const button of eyes()) button.setAttribute("aria-pressed", String(isShown(button.dataset.keyOf)));
+  for (const button of eyes()) {
+    button.setAttribute("aria-pressed", String(isShown(button.dataset.keyOf)));
+    button.closest("tr").classList.toggle("unseen", !isShown(button.dataset.keyOf));
+  }
   const num = eyes().filter((button) => isShown(button.dataset.keyOf)).length;
   $("eyes").setAttribute("aria-pressed", num === eyes().length ? "true" : num ? "mixed" : "false");
 }

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["prefetch_from", "series_from"]
 
 _META = "meta"
-# Runs per query: for fields, and for points, which are all held at once.
-_BATCH, _BATCH_OF_SERIES = 500, 64
+# Runs per query: for fields, for facts about points, and for points, which are all held at once.
+_BATCH, _BATCH_OF_SERIES, _HELD = 500, 64, 8
 
 
 def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
@@ -116,11 +116,20 @@ def series_from(
             for run, document in _documents_of(mongo, batch, {"start_time": 1}):
                 run.hold_start(document)
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", query)}
-            decoded = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(query, SERIES_FIELDS))
-            documents = {_place(document["run_id"]): document for document in decoded}
-        for run in batch:
-            first = documents.get(_place(run.key))
-            yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
+        for held in _batches(batch, _HELD):
+            for run, first in _documents_of_series(mongo, held, metric):
+                yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
+
+
+def _documents_of_series(
+    mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str
+) -> list[tuple[MongoRun, Document | None]]:
+    """Return each run with the document that its points begin in; None where it lacks the metric."""
+    query = {"run_id": {"$in": [run.key for run in runs]}, "name": metric}
+    with mongo.errors():
+        decoded = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(query, SERIES_FIELDS))
+        documents = {_place(document["run_id"]): document for document in decoded}
+    return [(run, documents.get(_place(run.key))) for run in runs]
 
 
 def _place(key: Any) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 """The workspace: runs with eyes beside their curves."""
 
+import contextlib
 import csv
 import json
 import shutil
+import threading
 
 import numpy as np
 import pymongo
@@ -11,6 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from observers.record.points.points import POINT
 from runs.board.colours import colour_of
+from runs.board.serving import BoardServer
 from runs.drawing.curve import Curve, thin
 from tests.integration.board.conftest import database_of
 
@@ -62,6 +65,17 @@ def test_curves_over_each_axis(client_of, store):
     assert "its record has no epochs" in found["error"]
 
 
+@pytest.mark.parametrize("is_database", [False, True])
+def test_many_curves_come_in_the_order_of_the_runs(client_of, twenty, mongo_url, is_database):
+    with contextlib.closing(
+        database_of(twenty, mongo_url) if is_database else (str(one) for one in [twenty])
+    ) as stores:
+        runs = ["14", *map(str, range(1, 14))]
+        _, found = panel(client_of(next(stores)), "train/loss", run=runs)
+        assert [(curve["key"], curve["y"]) for curve in found["curves"]] == [(run, 3 * [float(run)]) for run in runs]
+        assert found["curves"][0]["label"].startswith("run 14: lr=")
+
+
 def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     client = client_of(store)
     code, found = panel(client, "train/loss", where="status=COMPLETED", group="lr", band="range", smoothing=0.5)
@@ -105,12 +119,16 @@ def test_more_runs_are_compared_by_no_more_queries(client_of, recorded_database,
     real = pymongo.MongoClient
     monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[commands], **kw))
     client, asked = client_of(recorded_database), []
-    for runs in (["1", "2"], ["1", "2"], ["1", "2", "3", "4"]):
+    for runs in (["1", "2"], ["1", "3"], ["1", "2", "3", "4"]):
         commands.names.clear()
         assert client.get(path, params={"run": runs, "panel": "train/loss"}).status_code == 200
         asked.append(list(commands.names))
     assert asked[2] == asked[1]
     assert len(asked[2]) < 10
+    commands.names.clear()
+    client.get(path, params={"run": ["1", "2", "3", "4"], "panel": "val/accuracy"})
+    # Another panel of the same runs reads no configs for their labels.
+    assert len(commands.names) == len(asked[2]) - (path == "/workspace/panel")
 
 
 @pytest.fixture(scope="module", params=["folder", "database"])
@@ -322,9 +340,8 @@ def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
     page.wait_for_url("**/runs?group=lr")
     page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 9")
     curves = page.evaluate(DRAWN)["loss"]
-    assert [curve["name"] for curve in curves] == ["lr=0.1 (n = 9)", "lr=0.2 (n = 10)", "lr=0.3 (n = 1)"] or len(
-        curves
-    ) == 3
+    groups = ["lr=0.1 (n = 9)", "lr=0.2 (n = 10)", "lr=0.30000000000000004 (n = 1)"]
+    assert [curve["name"] for curve in curves] == groups
     assert page.evaluate(COLOURS) == {curve["meta"]: curve["color"] for curve in curves}
     page.go_back()
     page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 20")
@@ -363,6 +380,58 @@ def test_running_run_grows_and_a_new_metric_gets_a_panel(watched, serve, twenty,
     page.wait_for_selector("tr[data-run='21']")
     page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 21")
     page.wait_for_function("() => document.querySelector('[data-panel=\"val/f1\"] .plot').data?.length === 1")
+
+
+def test_panels_come_back_with_their_server(watched, twenty):
+    watch, port = watched(), 0
+
+    @contextlib.contextmanager
+    def serving():
+        server = BoardServer(str(twenty), port=port)
+        thread = threading.Thread(target=server.serve, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+            thread.join(20)
+
+    page = watch.page
+    with serving() as server:
+        port = server.port
+        page.goto(f"{server.url}runs?where=width>17")
+        drawn(page)
+    page.locator("input[name=smoothing]").fill("0.5")
+    page.wait_for_selector(".notes.problem:has-text('the board does not answer')")
+    page.wait_for_selector("#outage:has-text('the board does not answer')")
+    with serving():
+        page.wait_for_selector(".notes.problem", state="detached")
+        page.wait_for_function("() => document.querySelector('.plot').data.length === 6")  # raw and smoothed
+        page.wait_for_selector("#outage:empty", state="attached")
+    watch.errors.clear()  # requests to no server
+
+
+def test_a_new_node_restyles_itself_alone(watched, serve, twenty, browser):
+    page = watched().page
+    page.goto(f"{serve(twenty)}/runs?layout=both")
+    drawn(page)
+    browser.start_tracing(page=page, categories=["devtools.timeline"])
+    page.evaluate(
+        """() => {
+            for (const place of [document.body, document.querySelector(".plot svg g"), document.querySelector("td")]) {
+                document.body.getBoundingClientRect();
+                const one = document.createElementNS(place.namespaceURI, place.matches("svg *") ? "text" : "i");
+                place.append(one);
+                one.getBoundingClientRect();
+                one.remove();
+            }
+        }"""
+    )
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    restyled = [event["args"]["elementCount"] for event in events if event["name"] == "UpdateLayoutTree"]
+    # Plotly.js measures hundreds of texts, so that each would cost a second.
+    assert restyled
+    assert max(restyled) < 100
 
 
 def test_layout_is_in_the_url(watched, serve, recorded):
