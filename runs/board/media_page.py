@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from observers.media.ply import read_header, read_points
 from runs.board.content_page import FRAMED, kind_of, medium_at
+from runs.board.medium_tables import TableView, table_page
 from runs.board.previews import read_text
 from runs.board.rendering import content_url, short_text
 from runs.board.visits import Visit, page
@@ -22,8 +23,7 @@ from runs.stores.run import Run
 __all__ = ["ROUTES", "series_of_media"]
 
 _MAX_SERIES, _MAX_STEPS = 200, 5_000
-_MAX_ROWS, _MAX_COLUMNS = 1_000, 60
-_MAX_DOCUMENT = 2**23
+_MAX_DOCUMENT, _MAX_PAGE = 2**25, 1_000_000
 _MAX_BINS = 512
 # So many points of a cloud are drawn at most, out of so many.
 _MAX_POINTS, _MAX_CLOUD = 100_000, 4_000_000
@@ -55,20 +55,20 @@ def _medium(visit: Visit) -> Response:
     number = visit.asked("number")
     medium = medium_at(run, number)
     try:
-        values = _shown(run, medium, number)
+        values = _shown(visit, run, medium, number)
     except (StoreError, RecursionError) as error:
         values = {"how": "problem", "problem": str(error)}
     caption = medium.meta.get("caption") if isinstance(medium.meta, Mapping) else None
     return visit.render("medium.html", run=run, medium=medium, number=number, caption=caption, **values)
 
 
-def _shown(run: Run, medium: Medium, number: str) -> dict[str, Any]:
+def _shown(visit: Visit, run: Run, medium: Medium, number: str) -> dict[str, Any]:
     """Return how a medium is shown, and what of it."""
     mime = kind_of(str(medium.content.name), str(medium.content_type))
     if medium.kind == "histogram":
         return {"how": "histogram", **_histogram(_document(medium))}
     if medium.kind == "table":
-        return {"how": "table", **_table(run, medium, number)}
+        return {"how": "table", **_table(visit, run, medium, number)}
     if medium.kind == "point_cloud":
         return {"how": "points", **_cloud(medium)}
     if medium.kind == "video" and mime == "image/png":
@@ -146,11 +146,12 @@ def _is_finite(value: Any) -> bool:
     return is_number(value) and math.isfinite(value)
 
 
-def _table(run: Run, medium: Medium, number: str) -> dict[str, Any]:
-    _document(medium)  # refuses what is too large
-    columns, rows = medium.table()
-    cells = [[_cell(run, number, cell) for cell in row[:_MAX_COLUMNS]] for row in rows[:_MAX_ROWS]]
-    return {"columns": [str(name) for name in columns[:_MAX_COLUMNS]], "rows": cells, "num_rows": len(rows)}
+def _table(visit: Visit, run: Run, medium: Medium, number: str) -> dict[str, Any]:
+    texts = {name: visit.asked(name) for name in ("find", "group", "sort")}
+    view = TableView(**texts, page=visit.number("page", 1, 1, _MAX_PAGE))
+    page = table_page(_document(medium), view)
+    rows = [[_cell(run, number, medium.cell(cell)) for cell in row] for row in page.rows]
+    return {"table": page, "table_view": view, "rows": rows}
 
 
 def _cell(run: Run, number: str, cell: Any) -> dict[str, Any]:

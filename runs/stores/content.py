@@ -177,7 +177,7 @@ class Medium:
         document = self.document()
         if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
             self._refuse("table")
-        return document.get("columns") or [], [[self._cell(value) for value in row] for row in document["rows"]]
+        return document.get("columns") or [], [[self.cell(value) for value in row] for row in document["rows"]]
 
     def audio(self) -> tuple[np.ndarray, int]:
         """Return the samples of a sound, (T, C) int16, and the sample rate in Hz.
@@ -226,7 +226,15 @@ class Medium:
         except (ValueError, RecursionError) as error:
             self._refuse("JSON", error)
 
-    def _cell(self, value: Any) -> Any:
+    def cell(self, value: Any) -> Any:
+        """Return a cell of a table as `table` does.
+
+        Args:
+            value: The cell in the document.
+
+        Raises:
+            StoreError: If it names an image that the record lacks.
+        """
         if not isinstance(value, dict):
             return value
         if "$number" in value:

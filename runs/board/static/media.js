@@ -1,10 +1,11 @@
 // Media of a run: one step of each series, chosen with a slider; by default the newest.
 import { keepInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
-import { fetchMedium, show } from "./medium.js";
+import { fetchMedium, keepTied, onTable, show } from "./medium.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const all = document.getElementById("media");
+const tied = document.getElementById("tied");
 const shownSeries = new Map();
 const keyOf = ({ dataset }) => JSON.stringify([dataset.kind, dataset.name]);
 const entriesOf = (section) => JSON.parse(section.querySelector(".medium").dataset.entries);
@@ -17,15 +18,20 @@ class Series {
     this.entries = entriesOf(section);
     this.isSeen = this.isAsking = false;
     this.number = -1; // of the medium that is shown
-    const word = `step.${section.dataset.name}`;
+    this.word = `step.${section.dataset.name}`;
     this.slider.addEventListener("input", () => {
       this.choose(Number(this.slider.value));
       this.follow();
+      for (const other of tied.checked ? shownSeries.values() : []) if (other !== this) other.goTo(Number(this.entries[this.wanted][1]));
     });
-    this.slider.addEventListener("change", () => keepInAddress(word, this.isAtEnd ? "" : this.entries[this.wanted][1]));
-    const step = new URLSearchParams(location.search).get(word);
+    this.slider.addEventListener("change", () => (tied.checked ? [...shownSeries.values()] : [this]).forEach((one) => one.keep()));
+    const step = new URLSearchParams(location.search).get(this.word);
     const named = this.entries.findLastIndex((entry) => entry[1] === step);
     this.choose(named >= 0 ? named : this.entries.length - 1);
+    onTable(section, () => {
+      this.number = -1;
+      return this.follow();
+    });
     whenSeen([section], () => {
       this.isSeen = true;
       this.follow();
@@ -34,6 +40,17 @@ class Series {
 
   get isAtEnd() {
     return this.wanted === this.entries.length - 1;
+  }
+
+  /** Keep the step in the address; the newest needs none. */
+  keep() {
+    keepInAddress(this.word, this.isAtEnd ? "" : this.entries[this.wanted][1]);
+  }
+
+  /** Show the last medium up to a step, or the first. */
+  goTo(step) {
+    this.choose(Math.max(0, this.entries.findLastIndex((entry) => Number(entry[1]) <= step)));
+    this.follow();
   }
 
   choose(index) {
@@ -51,8 +68,9 @@ class Series {
     if (this.isAsking || !this.isSeen) return;
     this.isAsking = true;
     for (let wish; (wish = this.entries[this.wanted][0]) !== this.number; ) {
-      show(this.place, await fetchMedium(run, wish));
       this.number = wish;
+      const html = await fetchMedium(run, wish, this.section.dataset.name);
+      if (this.number === wish) show(this.place, html);
     }
     this.isAsking = false;
   }
@@ -73,6 +91,7 @@ function take(section) {
   shownSeries.set(keyOf(section), new Series(section));
 }
 
+keepTied(tied);
 for (const section of all.children) take(section);
 onLook((page) => {
   for (const section of page?.querySelectorAll(".medium-series") ?? []) {

@@ -1,11 +1,14 @@
 // One medium on a page: what its HTML needs of scripts.
-import { announce } from "./board.js";
+import { announce, keepInAddress } from "./board.js";
 import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
-import { makeSortable } from "./tables.js";
 
-/** Return a medium as a part of a page. */
-export async function fetchMedium(run, number) {
-  const answer = await fetch(`/medium?${new URLSearchParams({ run, number })}`).catch(() => null);
+/** Return the address parameter that keeps what is shown of the tables of a series, and that itself. */
+const wordOf = (name) => `table.${name}`;
+const tableView = (name) => new URLSearchParams(new URLSearchParams(location.search).get(wordOf(name)) ?? "");
+
+/** Return a medium of a series as a part of a page. */
+export async function fetchMedium(run, number, name) {
+  const answer = await fetch(`/medium?${new URLSearchParams([...tableView(name), ["run", run], ["number", number]])}`).catch(() => null);
   return answer?.ok ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
 }
 
@@ -13,7 +16,6 @@ export async function fetchMedium(run, number) {
 export function show(place, html) {
   close(place);
   place.innerHTML = html;
-  place.querySelectorAll("table[data-sortable]").forEach(makeSortable);
   place.querySelectorAll("img[data-moves]").forEach(letStop);
   place.querySelectorAll("[data-histogram]").forEach(letSave);
   for (const one of place.querySelectorAll(".points")) clouds.set(one, new Cloud(one, place));
@@ -22,6 +24,35 @@ export function show(place, html) {
 /** Let go of what a medium holds. */
 export function close(place) {
   place.querySelectorAll(".points").forEach((one) => clouds.get(one)?.close());
+}
+
+/** Call a function when other rows of the tables of a series are to be shown; the server finds, groups and sorts them. */
+export function onTable(section, action) {
+  const change = async (pairs, target) => {
+    const view = tableView(section.dataset.name);
+    for (const [key, value] of [["page", ""], ...Object.entries(pairs)]) {
+      if (value) view.set(key, value);
+      else view.delete(key);
+    }
+    keepInAddress(wordOf(section.dataset.name), String(view));
+    const place = target.closest(".medium");
+    const { name, dataset } = target;
+    const same = name ? `[name="${name}"]` : dataset.page ? "button[data-page]:enabled" : `[data-column="${dataset.column}"]`;
+    await action();
+    place.querySelector(same)?.focus();
+  };
+  section.addEventListener("submit", (event) => event.preventDefault());
+  section.addEventListener("change", ({ target }) => target.closest(".table-tools") && change({ [target.name]: target.value }, target));
+  section.addEventListener("click", ({ target }) => {
+    const button = target.closest("button[data-sort], button[data-page]");
+    if (button) change(button.dataset.page ? { page: button.dataset.page } : { sort: button.dataset.sort }, button);
+  });
+}
+
+/** Keep in the address whether one slider moves all series of the page. */
+export function keepTied(box) {
+  box.checked = new URLSearchParams(location.search).get("tied") === "1";
+  box.addEventListener("change", () => keepInAddress("tied", box.checked ? "1" : ""));
 }
 
 /** Let an animated image be stopped at its first frame, where it begins for those who want less motion. */
