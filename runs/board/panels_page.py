@@ -11,8 +11,10 @@ import numpy as np
 from starlette.responses import Response
 
 from runs.board.answers import look_again_s, numbers_response
+from runs.board.charts import Chart, is_chart
 from runs.board.colours import colour_of, colours_of
 from runs.board.points_page import MAX_POINTS, Table, between, check_number, file_response
+from runs.board.run_charts import chart_document
 from runs.board.views import RunsView
 from runs.board.visits import Visit, page
 from runs.comparison.expressions import Quantity, split_quantities
@@ -80,7 +82,7 @@ def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
     if not runs:
         return ""
     if view.group:
-        return RunsView(view.run, view.where, view.words, view.group, view.over, view.sort).url(_PANEL)
+        return view.of_all(_PANEL)
     return RunsView(run=tuple(run.id for run in runs)).url(_PANEL)
 
 
@@ -92,7 +94,8 @@ def first_panels(view: RunsView, url: str, sections: Sequence[Section]) -> list[
         url: The URL that they share.
         sections: The metrics.
     """
-    names = [name for _, names in sections for name in names][: 0 if view.zoom else _PRELOADED]
+    names = [name for _, names in sections for name in names if not is_chart(name)]
+    names = names[: 0 if view.zoom else _PRELOADED]
     return [url + f"&panel={quote(name)}{view.settings}" for name in names]
 
 
@@ -103,6 +106,8 @@ def _panel(visit: Visit) -> Response:
     """Answer with the curves of one panel, in a range of the axis."""
     started = time.perf_counter()
     view = RunsView.of(visit.request.query_params)
+    if chart := Chart.of(visit.asked("panel")):
+        return numbers_response(chart_document(visit, view, chart))
     runs = _drawn_runs(visit, view)
     # First, as `make_panel` copies the runs with all that they hold.
     visit.store.prefetch(runs, ["uid", "status", "start_time", "display_name"])

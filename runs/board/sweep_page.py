@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,11 +12,12 @@ from starlette.responses import Response
 
 from runs.board.answers import json_response, look_again_s
 from runs.board.next_steps import best_checkpoint, checkpoint_commands
+from runs.board.run_charts import plain_value
 from runs.board.visits import Visit, page
 from runs.errors import RunsError, StoreAwayError, StoreError
 from runs.query.decimation import pixels
+from runs.query.filters import condition
 from runs.query.flattening import list_of
-from runs.query.texts import is_number
 from runs.stores.run import Run
 from runs.stores.settings import show
 from runs.sweeps.study.study import Point
@@ -29,7 +28,7 @@ __all__ = ["ROUTES"]
 
 # Trials that a page shows, the reports of one that are drawn, and sweeps in the list.
 _MAX_TRIALS, _MAX_REPORTS, _MAX_SWEEPS = 3_000, 300, 500
-_MAX_PARAMETERS, _MAX_TEXT, _MAX_BEST = 40, 60, 5
+_MAX_PARAMETERS, _MAX_BEST = 40, 5
 
 
 def _sweeps(visit: Visit) -> Response:
@@ -47,7 +46,8 @@ def _sweep(visit: Visit) -> Response:
         return visit.render("sweep.html", 409, id=id, problem=str(error))
     names = [objective.name for objective in seen.spec.objectives]
     lines = list(status_lines(seen.status, tuple(names)))
-    rows = [_row(seen, point) for point in _points(seen)]
+    ids = _ids(visit, seen)
+    rows = [_row(seen, point, ids) for point in _points(seen)]
     values: dict[str, Any] = {"names": names, "lines": lines, "rows": rows, "parameters": _parameters(seen)}
     values |= {"best": _best(seen), "winners": _winners(visit, seen)}
     return visit.render("sweep.html", id=id, problem="", seen=seen, num=len(seen.status.points), **values)
@@ -109,11 +109,18 @@ def _parameters(seen: SeenSweep) -> list[str]:
     ]
 
 
-def _row(seen: SeenSweep, point: Point) -> dict[str, Any]:
+def _ids(visit: Visit, seen: SeenSweep) -> dict[str, str]:
+    """Return the ids of the trials' runs that the store has, by uid."""
+    uids = [uid for point in _points(seen) for uid in _uids(point)]
+    found = visit.store.find(condition("uid", "in", uids), sort=None, columns=["uid"]) if uids else []
+    return {run.uid: run.id for run in found if run.uid}
+
+
+def _row(seen: SeenSweep, point: Point, ids: Mapping[str, str]) -> dict[str, Any]:
     return {
         "point": point,
         "state": _state(seen, point),
-        "runs": _uids(point),
+        "runs": [(uid, ids.get(uid, "")) for uid in _uids(point)],
         "reason": str(point.notes.get("reason") or ""),
     }
 
@@ -134,11 +141,12 @@ def _data(visit: Visit) -> Response:
     started = time.perf_counter()
     seen = visit.board.sweeps.read(visit.store, visit.asked("id"))
     objectives = [{"name": one.name, "goal": one.goal} for one in seen.spec.objectives]
+    ids = _ids(visit, seen)
     return json_response(
         {
             "objectives": objectives,
             "parameters": _parameters(seen),
-            "trials": [_document(seen, point) for point in _points(seen)],
+            "trials": [_document(seen, point, ids) for point in _points(seen)],
             "living": bool(seen.status.num_agents),
             "line": next(status_lines(seen.status, tuple(one["name"] for one in objectives))),
             "look_again_s": max(5.0, look_again_s(started)),
@@ -146,13 +154,14 @@ def _data(visit: Visit) -> Response:
     )
 
 
-def _document(seen: SeenSweep, point: Point) -> dict[str, Any]:
+def _document(seen: SeenSweep, point: Point, ids: Mapping[str, str]) -> dict[str, Any]:
     return {
         "number": point.number,
         "state": _state(seen, point),
-        "values": [_plain(value) for value in point.values],
-        "parameters": {name: _plain(value) for name, value in point.parameters.items()},
-        "reports": [[step, _plain(value)] for step, value in _thinned(point.reports)],
+        "runs": [ids[uid] for uid in _uids(point) if uid in ids],
+        "values": [plain_value(value) for value in point.values],
+        "parameters": {name: plain_value(value) for name, value in point.parameters.items()},
+        "reports": [[step, plain_value(value)] for step, value in _thinned(point.reports)],
         "feasible": point.is_feasible,
     }
 
@@ -163,13 +172,6 @@ def _thinned(reports: Mapping[int, float]) -> list[tuple[int, float]]:
     values = np.array([value for _, value in found], float)
     # Each column has three points at most: its extremes, and a gap.
     return [found[position] for position in pixels(np.arange(len(found)), values, _MAX_REPORTS // 3)]
-
-
-def _plain(value: Any) -> float | str | None:
-    """Return a number, or the text of anything else; nothing for what is not finite."""
-    if is_number(value):
-        return float(value) if math.isfinite(value) else None
-    return show(value) if not isinstance(value, dict | list) else json.dumps(value, default=str)[:_MAX_TEXT]
 
 
 def _importances(visit: Visit) -> Response:

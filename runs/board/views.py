@@ -51,7 +51,8 @@ class RunsView(UrlView):
         layout: One of `LAYOUTS`.
         hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
         eye: Runs or groups whose curves are shown although all others are hidden.
-        panel: Pinned panels, in their order: metrics and expressions of metrics, with commas between.
+        panel: Pinned panels, in their order: metrics and expressions of metrics, with commas between, or charts of
+            runs; see `runs.board.charts`.
         wide: Panels that take the whole width.
         closed: Sections of panels that are closed; `NONE` for no section.
         x: The horizontal axis; see `runs.drawing.curve.curve_of`.
@@ -144,6 +145,14 @@ class RunsView(UrlView):
         """Number of runs on the pages before this one."""
         return (self.page - 1) * self.SIZE
 
+    def of_all(self, path: str) -> str:
+        """Return a URL of all runs of the view, on whatever page they are.
+
+        Args:
+            path: The path.
+        """
+        return type(self)(self.run, self.where, self.words, self.group, self.over, self.sort).url(path)
+
     def without(self, index: int) -> str:
         """Return the URL without one of the conditions.
 
@@ -184,6 +193,11 @@ class RunsView(UrlView):
     def fields_by(self) -> tuple[str, ...]:
         """The fields that define groups."""
         return _names(self.group)
+
+    @property
+    def fields_over(self) -> tuple[str, ...]:
+        """The fields that vary within a group."""
+        return _names(self.over) if self.group else ()
 
     def of_group(self, values: Mapping[str, Any]) -> str:
         """Return the URL of the runs of one group.
@@ -227,7 +241,7 @@ class RunsView(UrlView):
         """
         return View(
             self.fields_by,
-            _names(self.over) if self.group else (),
+            self.fields_over,
             self.x,
             self.smoothing,
             self.band,

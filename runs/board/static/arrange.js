@@ -1,8 +1,8 @@
 // The arrangement of the panels: pinned ones in their order, full width, open sections. The address keeps it.
 import { keepInAddress } from "./board.js";
 import { go } from "./navigation.js";
+import { onPanel, openPanelDialog } from "./panel_dialog.js";
 
-const $ = (id) => document.getElementById(id);
 const inAddress = (name) => new URLSearchParams(location.search).getAll(name);
 let dragged = null;
 
@@ -26,6 +26,7 @@ function moved(values, value, place) {
 }
 
 const ACTIONS = {
+  change: (panel) => openPanelDialog(panel),
   pin: (panel) => keep("panel", toggled(inAddress("panel"), panel)),
   wide: (panel) => keep("wide", toggled(inAddress("wide"), panel)),
   earlier: (panel) => keep("panel", moved(inAddress("panel"), panel, inAddress("panel").indexOf(panel) - 1)),
@@ -37,6 +38,7 @@ document.addEventListener("click", async (event) => {
   if (!what) return;
   const { panel } = event.target.closest("figure").dataset;
   await ACTIONS[what](panel);
+  if (what === "change") return;
   document.querySelector(`figure[data-panel="${CSS.escape(panel)}"] [data-arrange=${what}]`)?.focus();
 });
 
@@ -52,16 +54,10 @@ document.addEventListener("toggle", ({ target }) => {
   history.replaceState(history.state, "", url);
 }, true);
 
-$("add-panel").addEventListener("click", () => {
-  const names = [...document.querySelectorAll("figure.panel")].map((figure) => figure.dataset.panel);
-  $("metrics").replaceChildren(...names.map((name) => new Option(name)));
-  $("panel-text").value = "";
-  $("panel-dialog").showModal();
-});
-
-$("panel-dialog").querySelector("form").addEventListener("submit", () => {
-  const text = $("panel-text").value.trim();
-  if (text) keep("panel", [...new Set([...inAddress("panel"), text])]);
+// A panel of the dialog is added, or takes the place of another one.
+onPanel((text, changed) => {
+  const order = inAddress("panel");
+  return keep("panel", [...new Set(changed ? order.map((one) => (one === changed ? text : one)) : [...order, text])]);
 });
 
 for (const [kind, action] of Object.entries({

@@ -1,12 +1,14 @@
 // Panels of curves: drawn when they are visible, with one cursor, one range and one form for all of them.
 import { keepInAddress, rangeInAddress } from "./board.js";
 import { isShown, onEyes } from "./eyes.js";
-import { INHERITED, before, configOf, faded, fetchFile, fetchNumbers, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
+import { INHERITED, before, configOf, faded, fetchFile, fetchNumbers, layoutOf, onScheme, plain, plotly, shareCursor } from "./plots.js";
+import { drawChart, showSelected } from "./run_charts.js";
 
 const form = document.getElementById("settings");
 const place = () => document.getElementById("panels");
 const drawn = new Map(); // what is drawn in each figure
 const due = new Map(); // what each figure needs when it is visible: "load", or "draw" alone
+const again = new Map(); // when what is drawn in a figure may be another, by performance.now()
 const visible = new Set();
 const onHover = [];
 const isWall = () => form.elements.x.value === "wall";
@@ -37,7 +39,13 @@ function settings() {
   return Object.entries(values).filter(([name, value]) => value !== usual[name]);
 }
 
+const isChart = (figure) => figure.hasAttribute("data-chart");
+
 function urlOf(figure) {
+  if (isChart(figure)) {
+    const { charts } = place().dataset; // of all runs of the view, whatever the form of the curves says
+    return `${charts}${charts.includes("?") ? "&" : "?"}panel=${figure.dataset.query}`;
+  }
   const more = settings().map(([name, value]) => `&${name}=${value}`).join("");
   const [from, to] = range ? ends() : [];
   return `${place().dataset.url}&panel=${figure.dataset.query}${more}${range ? `&from=${from}&to=${to}` : ""}`;
@@ -76,12 +84,12 @@ function traces(found) {
   return all;
 }
 
-/** Return a text that plotly takes for no markup. */
-function plain(text) {
-  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+function draw(figure) {
+  const { found } = drawn.get(figure);
+  return isChart(figure) ? drawChart(figure, found) : drawCurves(figure);
 }
 
-async function draw(figure) {
+async function drawCurves(figure) {
   const { found, plot } = drawn.get(figure);
   const xaxis = {
     title: { text: found.x_label, standoff: 6 },
@@ -112,12 +120,18 @@ async function load(figure) {
     plotly().catch(() => {});
     const found = await asked;
     if (number < figure.numAsked) return; // what was asked for later is drawn
-    drawn.set(figure, { found, plot: figure.querySelector(".plot") });
+    const text = isChart(figure) && JSON.stringify([{ ...found, look_again_s: 0 }, found.keys?.map(isShown)]);
+    // Nobody is disturbed who drags or reads in a chart that shows the same.
+    const isSame = text && drawn.get(figure)?.text === text;
+    drawn.set(figure, { found, text, plot: figure.querySelector(".plot") });
+    if (found.living) again.set(figure, performance.now() + 1000 * found.look_again_s);
+    else again.delete(figure);
     notes.textContent = found.notes.join("; ");
     notes.classList.remove("problem");
-    await draw(figure);
+    if (!isSame) await draw(figure);
   } catch (error) {
     if (number < figure.numAsked) return;
+    if (isChart(figure)) again.set(figure, performance.now() + 5000); // of more runs it may be drawn
     notes.textContent = error.message;
     notes.classList.add("problem");
     if (error.isAway) due.set(figure, "load");
@@ -168,7 +182,7 @@ async function zoomed(change) {
 
 /** Call a function for each curve that is drawn in the visible panels, with the run or group that it belongs to. */
 function eachLine(action) {
-  for (const figure of visible) {
+  for (const figure of [...visible].filter((one) => !isChart(one))) {
     for (const line of figure.querySelectorAll(".scatterlayer .trace")) action(line, line.__data__?.[0]?.trace?.meta);
   }
 }
@@ -186,8 +200,7 @@ onEyes(async () => {
   });
   await pause(50);
   for (const [figure, { plot }] of drawn) {
-    if (number < numToggled) return; // the eye that was clicked since draws them
-    if (!visible.has(figure) || !plot.data) {
+    if (!visible.has(figure) || !plot.data || isChart(figure)) {
       if (!due.has(figure)) due.set(figure, "draw");
       continue;
     }
@@ -196,6 +209,7 @@ onEyes(async () => {
     (await plotly()).restyle(plot, { visible: changed.map(([, is]) => is) }, changed.map(([index]) => index));
     await pause(0); // one panel after the other: clicks and keys come in between
   }
+  for (const figure of [...visible].filter(isChart)) serve(figure);
 });
 
 onScheme(() => all("draw"));
@@ -228,6 +242,7 @@ export function standOut(key) {
   eachLine((line, own) => {
     line.style.opacity = key === null || own === key ? "" : "0.12";
   });
+  for (const figure of [...visible].filter(isChart)) showSelected(figure, key);
 }
 
 /** Take over the panels of a new page, and keep those that are the same. */
@@ -237,7 +252,8 @@ export function renewPanels(fresh) {
   for (const figure of fresh.querySelectorAll("figure.panel")) {
     const old = known.get(figure.dataset.panel);
     if (!old) continue;
-    if (old.className !== figure.className) due.set(old, due.get(old) ?? "draw");
+    if (isChart(old)) due.set(old, "load"); // of other runs than before
+    else if (old.className !== figure.className) due.set(old, due.get(old) ?? "draw");
     old.className = figure.className;
     old.querySelector("figcaption").replaceWith(figure.querySelector("figcaption"));
     figure.replaceWith(old);
@@ -246,9 +262,9 @@ export function renewPanels(fresh) {
   for (const section of fresh.querySelectorAll(".section")) section.open = open.get(section.dataset.section) ?? section.open;
   for (const figure of known.values()) {
     observer.unobserve(figure);
-    for (const held of [drawn, due, visible]) held.delete(figure);
+    for (const held of [drawn, due, again, visible]) held.delete(figure);
   }
-  const isOther = fresh.dataset.url !== place().dataset.url;
+  const isOther = ["url", "charts"].some((name) => fresh.dataset[name] !== place().dataset[name]);
   place().replaceWith(fresh);
   watchAll();
   for (const figure of visible) if (due.has(figure) && !isOther) serve(figure);
@@ -257,13 +273,11 @@ export function renewPanels(fresh) {
   return isOther ? all("load") : null;
 }
 
-/** Load the panels of running runs again, and those that could not be loaded; return the seconds until that is due again. */
+/** Load the panels of running runs again, and the charts; return the seconds until that is due again. */
 export async function followPanels() {
-  const isDue = (figure) => due.get(figure) === "load" || (!range && drawn.get(figure)?.found.living);
-  const figures = [...visible].filter(isDue);
-  for (const figure of figures) due.set(figure, "load");
-  await Promise.all(figures.map(serve));
-  return Math.max(5 * !figures.length, ...figures.map((figure) => drawn.get(figure)?.found.look_again_s ?? 5));
+  const living = [...again.keys()].filter((figure) => visible.has(figure) && (!range || isChart(figure)));
+  await Promise.all(living.filter((figure) => again.get(figure) <= performance.now()).map(load));
+  return Math.max(1, Math.min(5, ...living.map((figure) => (again.get(figure) - performance.now()) / 1000)));
 }
 
 watchAll();

@@ -1,9 +1,12 @@
-// Parallel coordinates as SVG: an axis for each parameter and objective, a line for each trial; dragging along an axis
-// chooses a part of it (brushes.js).
-import { covers } from "./brushes.js";
+// Parallel coordinates as SVG: an axis for each field, a line for each run or trial; dragging along an axis chooses a
+// part of it (brushes.js).
+import { brushed, brushes, covers, makeForm, onBrushes, takeBrushes } from "./brushes.js";
+import { colour, csvText, download, fileName } from "./plots.js";
 
 const SVG = "http://www.w3.org/2000/svg";
+// Least distance of two axes; they take the width that there is.
 const [HEIGHT, TOP, BOTTOM, GAP, SIDE] = [360, 44, 20, 150, 70];
+const TITLE = "parallel coordinates";
 
 function node(name, attributes, parent) {
   const made = document.createElementNS(SVG, name);
@@ -12,74 +15,24 @@ function node(name, attributes, parent) {
   return made;
 }
 
-/** An axis: places of values between 0 and 1, and ticks. */
-export class Scale {
-  constructor(name, values) {
-    this.name = name;
-    const there = values.filter((value) => value !== null && value !== undefined);
-    this.isNumeric = there.length > 0 && there.every((value) => typeof value === "number");
-    if (this.isNumeric) {
-      this.low = Math.min(...there);
-      this.high = Math.max(...there);
-      this.isLog = this.low > 0 && this.high / this.low > 50;
-    } else {
-      this.names = [...new Set(there.map(String))].sort();
-    }
-  }
-
-  place(value) {
-    if (value === null || value === undefined) return NaN;
-    if (!this.isNumeric) return this.names.length < 2 ? 0.5 : this.names.indexOf(String(value)) / (this.names.length - 1);
-    if (this.high === this.low) return 0.5;
-    if (this.isLog) return Math.log(value / this.low) / Math.log(this.high / this.low);
-    return (value - this.low) / (this.high - this.low);
-  }
-
-  /** Return the part of the axis between two places: what `brushes.js` calls a brush; null for all of it. */
-  between(low, high) {
-    if (!this.isNumeric) {
-      const names = this.names.filter((name) => this.place(name) >= low && this.place(name) <= high);
-      return names.length && names.length < this.names.length ? { names: new Set(names) } : null;
-    }
-    const value = (place) => Number((this.isLog ? this.low * (this.high / this.low) ** place : this.low + (this.high - this.low) * place).toPrecision(4));
-    const found = { low: low <= 0 ? null : value(low), high: high >= 1 ? null : value(high) };
-    return found.low === null && found.high === null ? null : found;
-  }
-
-  /** Return the places that a brush covers, as pairs of ends. */
-  covered(brush) {
-    if (brush.names) return [...brush.names].map((name) => this.place(name)).filter((at) => at >= 0).map((at) => [at - 0.02, at + 0.02]);
-    const inside = (place) => Math.min(1.02, Math.max(-0.02, Number.isNaN(place) ? -0.02 : place));
-    return [[brush.low === null ? -0.02 : inside(this.place(brush.low)), brush.high === null ? 1.02 : inside(this.place(brush.high))]];
-  }
-
-  ticks() {
-    if (!this.isNumeric) return this.names.slice(0, 12).map((name) => [this.place(name), name.slice(0, 16)]);
-    const at = this.high === this.low ? [0.5] : [0, 0.25, 0.5, 0.75, 1];
-    return at.map((place) => {
-      const value = this.isLog ? this.low * (this.high / this.low) ** place : this.low + (this.high - this.low) * place;
-      return [place, String(Number(value.toPrecision(3)))];
-    });
-  }
-}
-
 /**
- * Draw trials, and return what changes them.
+ * Draw lines, and return what changes them.
  *
- * svg: where to. scales: the axes. rows: {number, values, color}, best last. colors: of text and axes. brushes: by the
- * name of the axis; what is dragged is put there, and onBrush is called. Returns a function that shows the brushes as
- * they are, and returns the numbers of the trials that all of them cover, or null for all.
+ * svg: where to. scales: the axes. rows: {id, label, values, color}, best last. Returns a function that shows the
+ * brushes as they are, and returns the ids of the lines that all of them cover, or null for all.
  */
-export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
-  const width = 2 * SIDE + GAP * Math.max(1, scales.length - 1);
+function drawLines(svg, scales, rows) {
+  const colors = { text: colour("--text"), line: colour("--strong-line"), ground: colour("--bg"), accent: colour("--accent"), font: "system-ui, sans-serif" };
+  const gap = Math.max(GAP, (svg.parentElement.clientWidth - 2 * SIDE) / Math.max(1, scales.length - 1));
+  const width = 2 * SIDE + (scales.length > 1 ? gap * (scales.length - 1) : GAP);
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   svg.setAttribute("width", width);
   svg.setAttribute("height", HEIGHT);
-  const across = (index) => SIDE + GAP * index;
+  const across = (index) => SIDE + gap * index;
   const down = (place) => HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM);
   const lines = node("g", { fill: "none", "stroke-width": 1.4 }, svg);
-  const drawn = rows.map(({ number, values, color }) => {
+  const drawn = rows.map(({ id, label, values, color }) => {
     const places = scales.map((scale, index) => scale.place(values[index]));
     let [path, pen] = ["", "M"];
     places.forEach((place, index) => {
@@ -91,17 +44,18 @@ export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
       pen = "L";
     });
     const line = node("path", { d: path, stroke: color, "stroke-opacity": rows.length > 300 ? 0.35 : 0.75 }, lines);
-    node("title", {}, line).textContent = `trial ${number}`;
-    return { number, values, line };
+    node("title", {}, line).textContent = label;
+    line.dataset.mark = id;
+    return { id, values, line };
   });
 
   const marks = node("g", { fill: colors.accent, "fill-opacity": 0.3, stroke: colors.accent });
   const show = () => {
     const used = scales.map((scale, index) => [scale, index, brushes.get(scale.name)]).filter(([, , brush]) => brush);
     const chosen = new Set();
-    for (const { number, values, line } of drawn) {
+    for (const { id, values, line } of drawn) {
       const isChosen = used.every(([, index, brush]) => covers(brush, values[index]));
-      if (isChosen) chosen.add(number);
+      if (isChosen) chosen.add(id);
       line.setAttribute("visibility", isChosen ? "visible" : "hidden");
     }
     marks.replaceChildren();
@@ -139,7 +93,7 @@ export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
       zone.setPointerCapture(event.pointerId);
       start = placeOf(event);
       brushes.delete(scale.name); // a click alone takes the brush away
-      onBrush();
+      brushed();
     });
     zone.addEventListener("pointermove", (event) => {
       if (start === null) return;
@@ -148,7 +102,7 @@ export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
       const brush = scale.between(Math.min(start, now), Math.max(start, now));
       if (brush) brushes.set(scale.name, brush);
       else brushes.delete(scale.name);
-      onBrush();
+      brushed();
     });
     zone.addEventListener("pointerup", () => {
       start = null;
@@ -160,7 +114,7 @@ export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
 }
 
 /** Return an SVG as a file of its own. */
-export function asFile(svg, ground) {
+function asFile(svg, ground) {
   const copy = svg.cloneNode(true);
   copy.setAttribute("xmlns", SVG);
   const rect = document.createElementNS(SVG, "rect");
@@ -170,7 +124,7 @@ export function asFile(svg, ground) {
 }
 
 /** Return an SVG as a PNG of twice its size. */
-export async function asPng(svg, ground) {
+async function asPng(svg, ground) {
   const image = new Image();
   const url = URL.createObjectURL(new Blob([asFile(svg, ground)], { type: "image/svg+xml" }));
   await new Promise((done, failed) => {
@@ -184,4 +138,70 @@ export async function asPng(svg, ground) {
   canvas.height = 2 * svg.height.baseVal.value;
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+/** Parallel coordinates in an element, with their brushes by pointer and by keys, and buttons that save them. */
+export class ParallelPlot {
+  /** noun: what a line is, such as "trial". name: of its files. onChosen: is called with the ids that brushes choose, or null. */
+  constructor(place, noun, name, onChosen = () => {}) {
+    this.place = place;
+    this.noun = noun;
+    this.onChosen = onChosen;
+    this.name = name;
+    this.svg = node("svg", { role: "img", "aria-label": `A line for each ${noun}, through the values of its fields` });
+    const scrolling = make("div", { className: "scrolling", tabIndex: 0, role: "region", ariaLabel: "Parallel coordinates, to scroll" }, this.svg);
+    this.state = make("span", { className: "dim brushed", role: "status" });
+    const buttons = ["png", "svg", "csv"].map((format) => {
+      const button = make("button", { type: "button", textContent: format.toUpperCase() });
+      button.dataset.save = format;
+      button.addEventListener("click", () => this.save(format));
+      return button;
+    });
+    this.form = make("form", { className: "ranges", ariaLabel: `Ranges that choose ${noun}s` });
+    this.ranges = make("details", {}, make("summary", { textContent: "Ranges" }), this.form);
+    place.replaceChildren(make("p", { className: "bar" }, this.state, ...buttons), scrolling, this.ranges);
+    onBrushes((control) => place.isConnected && this.svg.firstChild && this.choose(control));
+    new ResizeObserver(() => this.isWide !== scrolling.clientWidth && this.scales && this.redraw()).observe(scrolling);
+  }
+
+  /** Draw rows, {id, label, values, color}, best last. */
+  draw(scales, rows) {
+    [this.scales, this.rows] = [scales, rows];
+    if (rows.length && takeBrushes(scales)) this.ranges.open = true;
+    this.redraw();
+    // What is being typed stays.
+    if (!this.form.contains(document.activeElement)) this.showForm = makeForm(this.form, scales, this.noun);
+    this.choose();
+  }
+
+  redraw() {
+    this.isWide = this.svg.parentElement.clientWidth;
+    this.showBrushes = drawLines(this.svg, this.scales, this.rows);
+    this.showBrushes();
+  }
+
+  /** Show the brushes in the plot and in the form, and what they choose. */
+  choose(control) {
+    this.showForm?.(control);
+    const chosen = this.showBrushes();
+    const { noun } = this;
+    this.state.textContent = chosen === null ? `drag along an axis to choose ${noun}s` : `${chosen.size} ${noun}${chosen.size === 1 ? "" : "s"} chosen; click an axis to choose all of it`;
+    this.onChosen(chosen);
+  }
+
+  async save(format) {
+    const ground = colour("--bg");
+    const file = {
+      svg: () => new Blob([asFile(this.svg, ground)], { type: "image/svg+xml" }),
+      png: () => asPng(this.svg, ground),
+      csv: () => new Blob([csvText([[this.noun, ...this.scales.map(({ name }) => name)], ...this.rows.map(({ id, values }) => [id, ...values])])], { type: "text/csv" }),
+    };
+    download(`${fileName(`${this.name} ${TITLE}`)}.${format}`, await file[format]());
+  }
+}
+
+function make(tag, attributes, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
 }

@@ -47,14 +47,38 @@ export function download(name, blob) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
+/** Return rows as CSV, without a text that spreadsheets take for a formula, as `cell_text` does. */
+export function csvText(rows) {
+  const quote = (value) => {
+    if (Number.isNaN(value)) return "";
+    const text = (typeof value === "string" && /^[=+\-@\t\r]/.test(value) && !Number.isFinite(Number(value)) ? "'" : "") + String(value ?? "");
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return rows.map((row) => row.map(quote).join(",")).join("\n") + "\n";
+}
+
+/** Return a text that plotly takes for no markup. */
+export function plain(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+// Viridis, Smith and van der Walt 2015, https://bids.github.io/colormap/
+const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+
+/** Return a colour from dark to bright for a number from 0 to 1. */
+export function viridis(share) {
+  const at = Math.min(VIRIDIS.length - 2, Math.floor(share * (VIRIDIS.length - 1)));
+  const rest = share * (VIRIDIS.length - 1) - at;
+  return `rgb(${VIRIDIS[at].map((one, part) => Math.round(one + (VIRIDIS[at + 1][part] - one) * rest)).join(",")})`;
+}
+
 /** Return the points that a plot shows as CSV, a row each. */
 export function csvOf(plot) {
-  const quote = (value) => (Number.isNaN(value) ? "" : /[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
   const rows = [["curve", "x", "y"]];
   for (const trace of plot.data) {
     for (const [index, x] of (trace.x ?? []).entries()) rows.push([trace.name ?? "", x, trace.y[index]]);
   }
-  return rows.map((row) => row.map(quote).join(",")).join("\n") + "\n";
+  return csvText(rows);
 }
 
 const icon = (text) => ({
@@ -74,7 +98,8 @@ async function saveCsv(name, found) {
   }
 }
 
-function fileName(name) {
+/** Return a name that files can have. */
+export function fileName(name) {
   return name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
 }
 

@@ -2,13 +2,11 @@
 import { announce, get, onKey, post } from "./board.js";
 import { go, onView } from "./navigation.js";
 import { download } from "./plots.js";
+import { keepSelected, onSelected, selected } from "./selected.js";
 
 const $ = (id) => document.getElementById(id);
 const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
-// The selection lasts over pages and reloads, as long as the tab is open.
-const KEPT = "selected runs";
 const PART = 200;
-const selected = new Set(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
 let last = null;
 
 /** Show which rows are selected, and what can be done with them. */
@@ -22,7 +20,6 @@ export function showSelection() {
   $("all").checked = all.length > 0 && all.every((box) => box.checked);
   $("all").indeterminate = !$("all").checked && selected.size > 0;
   $("actions").hidden = selected.size === 0;
-  sessionStorage.setItem(KEPT, JSON.stringify([...selected]));
   $("select-all").hidden = !$("all").checked || !document.querySelector("#list [rel=next], #list [rel=prev]");
   $("select-all").textContent = `Select all ${$("total").textContent} that match`;
   const text = `${selected.size.toLocaleString("en")} ${selected.size === 1 ? "run" : "runs"}`;
@@ -74,7 +71,7 @@ async function selectAll() {
   const { ids, most } = await (await get(`/list/ids${location.search}`)).json();
   for (const id of ids) selected.add(id);
   if (ids.length === most) announce(`the first ${most} are selected`);
-  showSelection();
+  keepSelected();
 }
 
 async function exportTable() {
@@ -115,24 +112,25 @@ export function startSelection(look) {
       for (const one of event.shiftKey && from >= 0 ? all.slice(from, to + 1) : [box]) select(one, box.checked);
       last = box;
     }
-    if (action || box) showSelection();
+    if (action || box) keepSelected();
   });
   document.addEventListener("change", ({ target }) => {
     if (target.id !== "all") return;
     for (const box of boxes()) select(box, target.checked);
-    showSelection();
+    keepSelected();
   });
   $("discard-now")?.addEventListener("click", async () => {
     if (!(await change($("discard-dialog"), "/list/discard", []))) return;
     selected.clear();
     await look();
-    showSelection();
+    keepSelected();
   });
   $("tag-now")?.addEventListener("click", async () => {
     const pairs = [["add", $("tags-add").value], ["remove", $("tags-remove").value]];
     if (await change($("tag-dialog"), "/list/tag", pairs)) await look();
   });
   onView(showSelection);
+  onSelected(showSelection);
   showSelection();
 }
 
@@ -142,5 +140,5 @@ onKey("x", "Select the run", () => {
   const box = focusedRow()?.querySelector("input[type=checkbox]");
   if (!box) return;
   select(box, !selected.has(box.value));
-  showSelection();
+  keepSelected();
 });

@@ -22,7 +22,8 @@ from runs.errors import PlotError, naming_os_errors, needing_extra
 from runs.query.texts import count_text
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.samplers import without_experimental_warnings
-from runs.sweeps.views.readable import Readable, make_readable, most_important, thinned
+from runs.sweeps.views.importances import thinned
+from runs.sweeps.views.readable import Readable, make_readable, most_important
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
 from runs.sweeps.spec.laws import Choice, Reals
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.points import QUANTILE, choices, position_of
+from runs.sweeps.views.importances import FANOVA, importances_among
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["FANOVA", "IMPURITY", "Readable", "make_readable", "most_important", "thinned"]
+__all__ = ["Readable", "make_readable", "most_important"]
 
 _MOST_IN_CONTOURS = 4
-# Optuna's fANOVA takes 15 ms for each trial.
-_MOST_FOR_IMPORTANCES = 500
-FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +61,7 @@ def make_readable(study: Study, spec: Spec | None) -> Readable:
     searched = tuple(name for name in names if not _is_fixed(name, complete))
     common = tuple(name for name in searched if all(name in trial.params for trial in complete))
     metrics = _metrics(study, spec)
-    importances = tuple(_importances(copy, complete, common, place) for place in range(len(metrics)))
+    importances = tuple(importances_among(copy, complete, common, place) for place in range(len(metrics)))
     return Readable(copy, metrics, complete, searched, common, importances)
 
 
@@ -128,27 +125,6 @@ def _distribution(law: Reals | Choice, values: list[Any]) -> BaseDistribution:
     return FloatDistribution(low, high, log=low > 0 and law.shape.startswith("log"))
 
 
-def _importances(
-    study: Study, complete: tuple[FrozenTrial, ...], parameters: tuple[str, ...], place: int
-) -> dict[str, dict[str, float]]:
-    from optuna import importance
-
-    study, complete = thinned(study, complete, _MOST_FOR_IMPORTANCES)
-    values = [trial.values[place] for trial in complete]
-    if not parameters or len(values) < 3 or not all(map(math.isfinite, values)) or min(values) == max(values):
-        return {}
-    evaluators = {
-        FANOVA: importance.FanovaImportanceEvaluator(seed=0),
-        IMPURITY: importance.MeanDecreaseImpurityImportanceEvaluator(seed=0),
-    }
-    return {
-        name: importance.get_param_importances(
-            study, evaluator=evaluator, params=list(parameters), target=lambda trial: trial.values[place]
-        )
-        for name, evaluator in evaluators.items()
-    }
-
-
 def most_important(readable: Readable, place: int) -> list[str]:
     """Return the parameters to draw contours of: by fANOVA the four most important of those that all trials have.
 
@@ -157,23 +133,3 @@ def most_important(readable: Readable, place: int) -> list[str]:
         place: Position of the objective; without importances, the first common parameters are returned.
     """
     return list(readable.importances[place].get(FANOVA, readable.common))[:_MOST_IN_CONTOURS]
-
-
-def thinned(study: Study, trials: tuple[FrozenTrial, ...], num: int) -> tuple[Study, tuple[FrozenTrial, ...]]:
-    """Choose some trials, spread evenly from the first to the last.
-
-    Args:
-        study: The study of the trials.
-        trials: The trials, in order.
-        num: Maximum number to choose, at least 2.
-
-    Returns:
-        A study of the chosen trials, and these; the arguments themselves if there are no more than `num`.
-    """
-    import optuna
-
-    if len(trials) <= num:
-        return study, trials
-    few = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
-    few.add_trials(trials[round(place * (len(trials) - 1) / (num - 1))] for place in range(num))
-    return few, tuple(few.get_trials(deepcopy=False))

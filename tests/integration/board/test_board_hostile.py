@@ -130,6 +130,17 @@ def test_list_of_hostile_runs_loads_however_it_is_asked_for(hostile_client):
         assert answer.status_code in (200, 400), query
         check(answer.text)
     assert client.get("/list/fields").status_code == 200
+    for chart in (
+        f"scatter(result, `{text}`, lr)",
+        f"scatter(start, status, `{text}`)",
+        "parallel(huge, long, name, tags, loss.max, result)",
+        "importances(result)",
+        f"histogram(`{text}`)",
+        f"scatter({text * 100})",
+    ):
+        for group in ("", "status"):
+            answer = client.get("/workspace/panel", params={"panel": chart, "group": group})
+            assert answer.status_code in (200, 400, 409), (chart, answer.text[:300])
 
 
 def test_nothing_outside_of_the_store_is_sent(hostile_client):

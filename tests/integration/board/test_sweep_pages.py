@@ -127,7 +127,7 @@ def test_a_sweep_is_shown_with_all_of_its_trials(client_of, sweeps):
     assert "sweep first: 7 of 20 done, 1 running, 1 pruned, 1 failed" in answer.text
     assert answer.text.count("<tr data-number=") == 8
     assert answer.text.count('<span class="tag">best</span>') == 1
-    assert f'href="/runs/{0:032x}"' in answer.text
+    assert ">not in this store<" in answer.text
     assert "Its run is not in this store." in answer.text
     assert EVIL not in answer.text
 
@@ -161,6 +161,26 @@ def test_best_trial_leads_to_its_run_its_checkpoint_and_the_commands_that_use_it
         settings = f"{command} with {run}/config.json checkpoint.path={run}/checkpoints/best.pt"
         assert f"<code>python exp.py {settings}" in text
         assert f"python exp.py {settings}" in client_of(folder).get("/runs/7").text
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_trials_are_named_by_the_ids_of_their_runs(request, client_of, tmp_path, mongo_url, kind):
+    where, place = str(tmp_path), Place(tmp_path)
+    (tmp_path / "40").mkdir()
+    document = {"experiment": {"name": "e"}, "command": "main", "uid": f"{1:032x}", "status": "COMPLETED"}
+    (tmp_path / "40" / "run.json").write_text(json.dumps(document))
+    if kind == "database":
+        database = request.getfixturevalue("database")
+        database.runs.insert_one({"_id": 40, **document})
+        where, place = (
+            f"{mongo_url.rstrip('/')}/{database.name}",
+            Place(tmp_path, Destination(mongo_url, database.name)),
+        )
+    make_sweep(place)
+    client = client_of(where)
+    assert client.get("/sweeps/first").text.count('<a href="/runs/40">run 40</a>') == 1
+    trials = client.get("/sweep/data", params={"id": "first"}).json()["trials"]
+    assert [trial["runs"] for trial in trials] == [[], ["40"], *[[]] * 6]
 
 
 def test_data_of_the_plots(client_of, sweeps):
@@ -301,9 +321,15 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
             page.locator(f"[data-save={kind}]").click()
         download.value.save_as(tmp_path / kind)
         assert (tmp_path / kind).read_bytes().startswith(begins)
+    assert page.locator("#importances .plot .bars").count() >= 1
+    # The heat map opens with the two most important parameters; parallel coordinates take all of the width.
+    ranked = page.locator("#importances .yaxislayer-above text").all_text_contents()[::-1]
+    assert [page.locator(f"#heat-{axis}").input_value() for axis in "xy"] == ranked[:2]
+    widths = [page.locator(f"#parallel {one}").bounding_box()["width"] for one in ("svg", ".plot")]
+    assert widths[0] == pytest.approx(widths[1], abs=1)
     page.locator("#heat-x").select_option("width")
     page.locator("#heat-y").select_option("kind")
-    assert page.locator("#importances .plot .bars").count() >= 1
+    assert "heat-x=" in page.url or "heat-y=" in page.url
 
 
 def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_accessible(watched, serve, swept):
@@ -313,7 +339,7 @@ def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_access
     page.locator("#parallel summary").press("Enter")
     while page.evaluate("document.activeElement.ariaLabel") != "lr, at least":
         page.keyboard.press("Tab")
-        assert page.evaluate("document.activeElement.closest('#ranges') !== null")
+        assert page.evaluate("document.activeElement.closest('.ranges') !== null")
     at = page.locator("#trials thead th").all_inner_texts().index("lr") - 1
     lowest = page.locator("#trials tbody tr", has_text="completed").first.locator("td").nth(at).inner_text()
     page.keyboard.type(lowest)
@@ -321,7 +347,7 @@ def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_access
     page.get_by_label(EVIL).press("Space")
     page.locator("#heat-y").select_option("kind")
     rows = page.locator("#trials tbody tr:visible").all_inner_texts()
-    assert page.locator("#brushed").inner_text().startswith(f"{len(rows)} trial")
+    assert page.locator(".brushed").inner_text().startswith(f"{len(rows)} trial")
     assert all(EVIL not in row for row in rows)
     assert page.locator("#trials tbody tr").count() == 8
     assert f"brush.lr={lowest}..&brush.kind=a" in page.url

@@ -9,8 +9,9 @@ from runs.errors import MissingExtraError, PlotError
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.points import suggest
 from runs.sweeps.views import plots
+from runs.sweeps.views.importances import FANOVA, IMPURITY, thinned
 from runs.sweeps.views.plots import draw
-from runs.sweeps.views.readable import FANOVA, IMPURITY, make_readable, thinned
+from runs.sweeps.views.readable import make_readable
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
