@@ -3,79 +3,64 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
-from runs.board import (
-    artifacts_page,
-    changes,
-    compare_page,
-    content_page,
-    media_page,
-    panels_page,
-    points_page,
-    run_page,
-    runs_page,
-    saved_views,
-    selection,
-    sweep_page,
-)
+from runs.board import all_stores
 from runs.board.assets import asset
+from runs.board.policy import Policy
 from runs.board.pool import StorePool
 from runs.board.rendering import render
-from runs.board.security import Guard, Policy
-from runs.board.visits import Board
+from runs.board.roots import root
+from runs.board.routes import ROUTES
+from runs.board.security import Guard
+from runs.board.visits import Board, board_of
 from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
-_PAGES = (
-    runs_page,
-    saved_views,
-    selection,
-    changes,
-    panels_page,
-    run_page,
-    compare_page,
-    sweep_page,
-    artifacts_page,
-    points_page,
-    media_page,
-    content_page,
-)
+Opener = Callable[[], Store]
 
 
-def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:
-    """Return the board over a store.
+def create_app(stores: Opener | Mapping[str, Opener], policy: Policy | None = None) -> Starlette:
+    """Return the board over a store, or over several.
 
     Args:
-        open_store: Opens the store; each thread opens its own.
+        stores: Opens the store; each thread opens its own. Of several stores, the functions by the store's name.
         policy: Who may do what.
     """
     policy = policy or Policy()
-    pool = StorePool(open_store)
+    named: Mapping[str, Opener] = stores if isinstance(stores, Mapping) else {"": stores}
+    names = tuple(filter(None, named))
+    boards = {name: Board(StorePool(opener), name, names) for name, opener in named.items()}
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        app.state.board = Board(pool, policy, await pool.ask(lambda store: store.where))
         yield
-        app.state.board.sweeps.close()
-        pool.close()
+        for board in boards.values():
+            board.sweeps.close()
+            board.pool.close()
 
-    routes = [
-        Route("/static/{name}", _static_file),
-        *(route for module in _PAGES for route in module.ROUTES),
-    ]
+    pages: list[BaseRoute] = list(ROUTES)
+    if names:
+        pages = [Mount("/s/{store}", routes=ROUTES), Route("/", _first_store), *all_stores.ROUTES]
+    routes = [Route("/static/{name}", _static_file), *pages]
     middleware = [Middleware(Guard, policy=policy), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=4)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})
-    app.state.board = Board(pool, policy, "")
+    app.state.boards = boards
     return app
+
+
+async def _first_store(request: Request) -> Response:
+    return RedirectResponse(f"{next(iter(request.app.state.boards.values())).root}/")
 
 
 async def _static_file(request: Request) -> Response:
@@ -83,7 +68,12 @@ async def _static_file(request: Request) -> Response:
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    board: Board = request.app.state.board
+    try:
+        board = board_of(request)
+    except HTTPException:
+        board = next(iter(request.app.state.boards.values()))
+        root.set(board.root)
+        board = dataclasses.replace(board, visitor=request.scope["visitor"])
     return HTMLResponse(
         render("problem.html", board=board, path="", problem=f"there is no page {request.url.path}"), 404
     )

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.content_page import file_response
 from runs.board.previews import size_of
+from runs.board.roots import rooted
 from runs.board.visits import Visit, page
 from runs.errors import RunNotFoundError, RunsError, StoreError
 from runs.stores.content import StoredArtifact
@@ -57,7 +58,7 @@ def _artifact(visit: Visit) -> Response:
 
 def _url(version: StoredArtifact, path: str) -> str:
     pairs = {"name": version.name, "version": version.version, "path": path, "download": 1}
-    return f"/artifact-file?{urlencode(pairs)}"
+    return rooted("/artifact-file") + f"?{urlencode(pairs)}"
 
 
 def _runs(visit: Visit, uids: tuple[str, ...]) -> list[tuple[str, Run | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from runs.board.answers import json_response, version_of
+from runs.board.visitors import Role
 from runs.board.visits import Visit, page
 from runs.errors import ChangedError, FilterError
 from runs.query.texts import count_text
@@ -62,7 +63,6 @@ def _note(visit: Visit) -> Response:
 
 ROUTES = [
     page("/list/discard", _discard, "POST"),
-    page("/list/tag", _tag, "POST"),
-    page("/list/rename", _rename, "POST"),
-    page("/list/note", _note, "POST"),
+    page("/list/tag", _tag, "POST", Role.NOTE),
+    page("/list/note", _note, "POST", Role.NOTE),
 ]

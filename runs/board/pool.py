@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from runs.errors import StoreError
+from runs.errors import StoreAwayError, StoreError
 from runs.stores.store import Store
 
 __all__ = ["StorePool"]
@@ -23,14 +24,17 @@ class StorePool:
         num_threads: Number of questions that are answered at once; others wait.
 
     Attributes:
+        where: The store's folder or URL, without credentials; empty until a thread has opened it.
         progress: Name, finished part and size of the reading that delays answers; None without any.
         is_closed: Whether reading is to be cut short.
     """
 
     def __init__(self, open_store: Callable[[], Store], num_threads: int = 4) -> None:
+        self.where = ""
         self.progress: tuple[str, int, int] | None = None
         self._open = open_store
         self.is_closed = False
+        self._late: asyncio.Future[Any] | None = None
         self._workers = [ThreadPoolExecutor(1, f"store-{number}") for number in range(num_threads)]
         self._stores: dict[ThreadPoolExecutor, Store] = {}
         self._free: asyncio.LifoQueue[ThreadPoolExecutor] | None = None
@@ -51,14 +55,43 @@ class StorePool:
                 self._free.put_nowait(worker)
         worker = await self._free.get()
         try:
-            return await asyncio.get_running_loop().run_in_executor(worker, self._answer, worker, question)
+            return await asyncio.get_running_loop().run_in_executor(
+                worker, contextvars.copy_context().run, self._answer, worker, question
+            )
         finally:
             self._free.put_nowait(worker)
+
+    async def ask_within(self, question: Callable[[Store], Answer], timeout_s: float) -> Answer:
+        """Ask a question that may take some seconds; while a late answer is awaited, further ones are refused.
+
+        Args:
+            question: See `ask`.
+            timeout_s: The seconds.
+
+        Raises:
+            StoreAwayError: If there is no answer within that time.
+            RunsError: As `ask` does.
+        """
+        if self._late is None:
+            asked = asyncio.ensure_future(self.ask(question))
+            if (await asyncio.wait({asked}, timeout=timeout_s))[0]:
+                return asked.result()
+            self._late = asked
+            asked.add_done_callback(self._forget)
+        if self.progress:
+            raise StoreAwayError("{}: {:,} of {:,}; reload the page later".format(*self.progress))
+        raise StoreAwayError(f"the store has not answered within {timeout_s:g} s; reload the page later")
+
+    def _forget(self, late: asyncio.Future[Any]) -> None:
+        self._late = None
+        if not late.cancelled():
+            late.exception()  # the next question reports it
 
     def _answer(self, worker: ThreadPoolExecutor, question: Callable[[Store], Answer]) -> Answer:
         if worker not in self._stores:
             self._stores[worker] = self._open()
             self._stores[worker].on_progress = self._note
+            self.where = self._stores[worker].where
         try:
             return question(self._stores[worker])
         finally:

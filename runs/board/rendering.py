@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from runs.board.assets import plotly_url
-from runs.board.charts import is_chart
+from runs.board.roots import rooted
 from runs.query.names import TIMES, full_name
 from runs.query.texts import duration_text, is_number, size_text, value_text
 from runs.query.times import time_of
@@ -48,7 +48,7 @@ def run_url(id: str, tab: str = "", **more: Any) -> str:
         more: Further parameters, which the part reads.
     """
     pairs = {**({"tab": tab} if tab else {}), **more}
-    return f"/runs/{quote(id)}" + (f"?{urlencode(pairs)}" if pairs else "")
+    return rooted(f"/runs/{quote(id)}") + (f"?{urlencode(pairs)}" if pairs else "")
 
 
 def content_url(
@@ -66,7 +66,7 @@ def content_url(
     """
     pairs = [("run", run.id), ("kind", kind), ("name", str(name))]
     pairs += [("image", image)] * bool(image) + [("download", "1")] * download + [("version", version)] * bool(version)
-    return f"/content?{urlencode(pairs)}"
+    return rooted(f"/content?{urlencode(pairs)}")
 
 
 def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> str:
@@ -119,6 +119,7 @@ def _environment() -> jinja2.Environment:
         "time": _time,
     }
     environment.filters["status_class"] = _status_class
-    environment.tests |= {"chart": is_chart, "numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
-    environment.globals |= {"content_url": content_url, "pages": PAGES, "plotly_url": plotly_url, "run_url": run_url}
+    environment.tests |= {"numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
+    environment.globals |= {"content_url": content_url, "pages": PAGES, "plotly_url": plotly_url}
+    environment.globals |= {"rooted": rooted, "run_url": run_url}
     return environment

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from observers.record.identity import user_name
 from runs.board.answers import json_response
 from runs.board.views import RunsView
+from runs.board.visitors import Role
 from runs.board.visits import Visit, page
 from runs.errors import FilterError
 from runs.stores.saved_views import SavedView
@@ -20,13 +21,8 @@ __all__ = ["ROUTES"]
 
 def _first_page(visit: Visit) -> Response:
     """Lead to the default view, or to all runs."""
-    view = visit.store.views.default(_user())
-    return RedirectResponse(_url(view.query) if view else RunsView.PATH)
-
-
-def _user() -> str:
-    """Return the user who started the board, whose private views it shows."""
-    return user_name() or "user"
+    view = visit.store.views.default(visit.board.visitor.name)
+    return RedirectResponse(_url(view.query) if view else RunsView().url())
 
 
 def _url(query: str) -> str:
@@ -36,8 +32,8 @@ def _url(query: str) -> str:
 
 def _views(visit: Visit) -> Response:
     """Answer with the views that this board shows."""
-    found = visit.store.views.visible(_user())
-    default = visit.store.views.default(_user())
+    found = visit.store.views.visible(visit.board.visitor.name)
+    default = visit.store.views.default(visit.board.visitor.name)
     return json_response(
         {
             "views": [
@@ -58,7 +54,7 @@ def _save(visit: Visit) -> Response:
     """Save the view that the form holds."""
     pairs = parse_qsl(visit.given("query").removeprefix("?"))
     query = urlencode(RunsView.of(QueryParams(pairs)).pairs("page"))
-    owner = "" if visit.given("shared") else _user()
+    owner = "" if visit.given("shared") else visit.board.visitor.name
     since = datetime.now(UTC).isoformat() if visit.given("default") else ""
     view = SavedView(visit.given("name").strip(), query, owner, since)
     visit.store.views.save(view, visit.given("version"))
@@ -67,7 +63,7 @@ def _save(visit: Visit) -> Response:
 
 def _remove(visit: Visit) -> Response:
     """Remove a view, if it still is the version that was seen."""
-    for view in visit.store.views.visible(_user()):
+    for view in visit.store.views.visible(visit.board.visitor.name):
         if view.version == visit.given("version"):
             visit.store.views.remove(view)
             return json_response({"done": f"view {view.name} removed"})
@@ -77,6 +73,6 @@ def _remove(visit: Visit) -> Response:
 ROUTES = [
     page("/", _first_page),
     page("/list/views", _views),
-    page("/list/view", _save, "POST"),
-    page("/list/view/remove", _remove, "POST"),
+    page("/list/view", _save, "POST", Role.NOTE),
+    page("/list/view/remove", _remove, "POST", Role.NOTE),
 ]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import logging
 import os
 import secrets
@@ -13,18 +14,22 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runs.board.app import create_app
-from runs.board.security import Policy, check_address
-from runs.errors import ServerError
+from runs.board.policy import Policy, Proxy, check_address
+from runs.board.tokens import TokenFile
+from runs.errors import RunsError, ServerError
 from runs.stores.opening import open_store
 
 __all__ = ["BoardServer"]
+
+_log = logging.getLogger(__name__)
 
 _SHUTDOWN_S = 2
 # Open connections that do not all wait for answers.
@@ -71,26 +76,33 @@ class _YieldingProtocol(H11Protocol):
 
 @dataclasses.dataclass
 class BoardServer:
-    """The board over a store, at an address.
+    """The board over one or several stores, at an address.
 
     Attributes:
-        where: The store, as `open_store` takes it.
+        where: The store, as `open_store` takes it; several stores by name.
         host: The address to listen on.
         port: The port; 0 takes a free one.
-        token: The token that browsers must present; None lets everybody in, an empty text makes a random one.
+        token: A token with all permissions, which browsers must present; an empty text makes a random one. Without it,
+            `tokens` and `proxy`, everybody is let in.
+        tokens: Named tokens.
+        proxy: A proxy that names the users.
+        public_name: Another name that browsers may know the board by, behind a proxy.
         is_read_only: Whether to reject tags, notes and deletion.
         certificate: TLS certificate, as PEM.
         key: Its key; None if it is in the same file.
 
     Raises:
-        StoreError: If the store cannot be read, or others could reach the board without a token.
+        StoreError: If no store can be read, or others could reach the board without a token.
         ServerError: If the port is taken, or the certificate cannot be read.
     """
 
-    where: str
+    where: str | Mapping[str, str]
     host: str = "127.0.0.1"
     port: int = 8765
     token: str | None = None
+    tokens: TokenFile | None = None
+    proxy: Proxy | None = None
+    public_name: str = ""
     is_read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None
@@ -98,19 +110,44 @@ class BoardServer:
     def __post_init__(self) -> None:
         if self.token == "":
             self.token = secrets.token_urlsafe(24)
-        check_address(self.host, self.token)
+        check_address(self._policy)
+        if self.tokens is not None and not self.tokens.tokens():
+            raise ServerError(f"there are no tokens in {self.tokens.path}; add one: python -m runs tokens add NAME")
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
                 raise ServerError(f"there is no file {file}; give a TLS certificate and its key as PEM files")
         if self.key is not None and self.certificate is None:
             raise ServerError(f"got the key {self.key} without a certificate; add --certificate")
-        with open_store(self.where):
-            pass  # raises here if the store cannot be opened
+        self._stores = {"": self.where} if isinstance(self.where, str) else dict(self.where)
+        self._check_stores()
         if not 0 <= self.port < 2**16:
             raise ServerError(f"port: got {self.port}, expected 0 to 65535")
         self._server: uvicorn.Server | None = None
         self._socket = self._listen()
         self.port = self._socket.getsockname()[1]
+
+    @property
+    def _policy(self) -> Policy:
+        return Policy(
+            host=self.host,
+            token=self.token,
+            tokens=self.tokens,
+            proxy=self.proxy,
+            public_name=self.public_name,
+            is_read_only=self.is_read_only,
+            is_secure=self.certificate is not None,
+            cookie=f"board-{self.port}",
+        )
+
+    def _check_stores(self) -> None:
+        """Raise an error if no store can be opened; if only some cannot, say so."""
+        with ThreadPoolExecutor() as threads:
+            problems = dict(zip(self._stores, threads.map(_problem_of, self._stores.values()), strict=True))
+        away = {name: problem for name, problem in problems.items() if problem is not None}
+        if len(away) == len(problems):
+            raise next(iter(away.values()))
+        for name, problem in away.items():
+            _log.warning("store %s: %s; the board shows it when it can be read", name, problem)
 
     def _listen(self) -> socket.socket:
         try:
@@ -140,9 +177,9 @@ class BoardServer:
             ServerError: If the certificate is invalid.
         """
         _return_large_arrays()
-        policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
+        openers = {name: functools.partial(open_store, where) for name, where in self._stores.items()}
         config = uvicorn.Config(
-            create_app(lambda: open_store(self.where), policy),
+            create_app(openers if any(openers) else openers[""], self._policy),
             log_level="warning",
             access_log=False,
             proxy_headers=False,
@@ -174,6 +211,14 @@ class BoardServer:
         """End `serve`, from another thread, when the last answer is sent."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _problem_of(where: str) -> RunsError | None:
+    try:
+        with open_store(where):
+            return None
+    except RunsError as error:
+        return error
 
 
 def _is_no_cancellation(entry: logging.LogRecord) -> bool:

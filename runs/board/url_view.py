@@ -8,6 +8,8 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from runs.board.roots import rooted
+
 __all__ = ["UrlView"]
 
 
@@ -51,11 +53,11 @@ class UrlView:
         """Return the URL of this state, or of a changed one.
 
         Args:
-            path: Another page that takes the same parameters.
+            path: Another page of the store that takes the same parameters.
             changes: Fields with their new values.
         """
         pairs = dataclasses.replace(self, **changes).pairs()
-        return (path or self.PATH) + (f"?{urlencode(pairs)}" if pairs else "")
+        return rooted(path or self.PATH) + (f"?{urlencode(pairs)}" if pairs else "")
 
 
 def _text(value: Any) -> str:

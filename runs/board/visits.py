@@ -8,20 +8,22 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from runs.board.answers import json_response
-from runs.board.labels import RunLabels
+from runs.board.logins import read_body
 from runs.board.pool import StorePool
 from runs.board.rendering import render
-from runs.board.security import Policy, read_body
+from runs.board.roots import root
+from runs.board.visitors import Role, Visitor
 from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from runs.stores.store import Store
 from runs.sweeps.views.reading import SweepReader
 
-__all__ = ["Board", "Visit", "page"]
+__all__ = ["Board", "Visit", "board_of", "page"]
 
 # Seconds until a client should ask again for a store that is away.
 _RETRY_S = "5"
@@ -31,21 +33,50 @@ _PATIENCE_S, _RELOAD_S = 1.0, "1"
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """State that all requests share.
+    """A store on the board, as a visitor sees it.
 
     Attributes:
         pool: The threads of the store.
-        policy: Permissions.
-        where: The store's name, without credentials.
+        name: The store's name; empty on a board of one unnamed store.
+        siblings: Names of all stores of the board; empty on a board of one unnamed store.
+        visitor: Who sends the request.
         sweeps: Reads sweeps.
         labels: Labels of runs.
     """
 
     pool: StorePool
-    policy: Policy
-    where: str
+    name: str = ""
+    siblings: tuple[str, ...] = ()
+    visitor: Visitor = dataclasses.field(default_factory=Visitor)
     sweeps: SweepReader = dataclasses.field(default_factory=SweepReader)
     labels: RunLabels = dataclasses.field(default_factory=RunLabels)
+
+    @property
+    def where(self) -> str:
+        """The folder or the URL of the store, without credentials; empty until it was opened."""
+        return self.pool.where
+
+    @property
+    def root(self) -> str:
+        """What the paths of its pages begin with."""
+        return f"/s/{self.name}" if self.name else ""
+
+
+def board_of(request: Request) -> Board:
+    """Return the store that a request asks for, and make addresses lead to its pages.
+
+    Args:
+        request: The request.
+
+    Raises:
+        HTTPException: If the board has no store of this name.
+    """
+    boards: Mapping[str, Board] = request.app.state.boards
+    board = boards.get(request.path_params.get("store", ""))
+    if board is None:
+        raise HTTPException(404)
+    root.set(board.root)
+    return dataclasses.replace(board, visitor=request.scope["visitor"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,17 +166,22 @@ def _status_of(error: RunsError) -> int:
 Handler = Callable[[Visit], Response]
 
 
-def page(path: str, handler: Handler, method: str = "GET") -> Route:
+def page(path: str, handler: Handler, method: str = "GET", role: Role | None = None) -> Route:
     """Return the route of a page.
 
     Args:
         path: Its path, as Starlette writes it.
         handler: Answers a visit; it runs in the thread of a store.
         method: GET, or POST for a handler that writes.
+        role: The role that it needs; by default `READ` for GET, and `WRITE` for POST.
     """
+    needed = role if role is not None else Role.READ if method == "GET" else Role.WRITE
 
     async def endpoint(request: Request) -> Response:
-        board: Board = request.app.state.board
+        board = board_of(request)
+        if board.visitor.role < needed:
+            why = f"{board.visitor.name} has the role {board.visitor.role.word}; this needs the role {needed.word}"
+            return json_response({"error": why}, 403)
         try:
             form = await read_body(request) if method == "POST" else {}
             is_navigation = request.headers.get("sec-fetch-dest") == "document"  # not fetched, saved or framed

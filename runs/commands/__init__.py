@@ -23,6 +23,7 @@ COMMANDS = {
     "plot": "draw curves, on the terminal or as a picture",
     "report": "write runs as one HTML file to send to somebody",
     "board": "show runs in the browser",
+    "tokens": "add, list and revoke tokens for the board",
     "tag": "add tags to a run, for ls --tag",
     "rename": "give a run a display name, which lists and legends show",
     "note": "show the note of a run, or replace it",

@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import port, where_of
+from observers.record.redaction import hide_user
+from runs.commands.terminal.arguments import place, port, where_of
+from runs.errors import ServerError, needing_extra
+
+if TYPE_CHECKING:
+    from runs.board.policy import Proxy
+    from runs.board.tokens import TokenFile
 
 __all__ = ["add_arguments", "main"]
 
 _TOKEN = "SACRISTAN_BOARD_TOKEN"
+_NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,39})=(?P<where>.+)", re.DOTALL)
+_ROLES = ("read", "note", "write")
 _EPILOG = f"""Only this machine can reach the board. Any other --host needs a token, which browsers must present;
 --token without a value makes a random one, and ${_TOKEN} sets one without showing it to other users of the machine."""
 
@@ -20,6 +31,9 @@ _EPILOG = f"""Only this machine can reach the board. Any other --host needs a to
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
+    parser._optionals.conflict_handler = "resolve"  # this --store replaces that of all commands, as it can be repeated
+    help = "folder of runs, or mongodb:// URL; repeat it with names, such as lab=mongodb://host/lab, for several stores"
+    parser.add_argument("--store", action="append", dest="stores", type=place, metavar="[NAME=]WHERE", help=help)
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=port, default=8765, help="port; 0 takes a free one (8765)")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
@@ -27,14 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token", nargs="?", const="", help="token that browsers must present; without a value, a random one"
     )
+    help = "accept the named tokens of `runs tokens`, or of another FILE"
+    parser.add_argument("--tokens", nargs="?", const="", metavar="FILE", help=help)
+    help = "header in which a proxy names the user; needs --proxy"
+    parser.add_argument("--user-header", metavar="NAME", help=help)
+    help = "address of the proxy, the only one whose --user-header is believed"
+    parser.add_argument("--proxy", metavar="ADDRESS", help=help)
+    help = "what users of --user-header may do: read; note, for tags, notes and views; write (read)"
+    parser.add_argument("--user-role", choices=_ROLES, metavar="|".join(_ROLES), help=help)
+    help = "name by which browsers know the board, behind a proxy"
+    parser.add_argument("--public-name", default="", metavar="HOST", help=help)
     parser.add_argument("--certificate", type=Path, metavar="FILE", help="serve over TLS, with this PEM certificate")
     parser.add_argument("--key", type=Path, metavar="FILE", help="private key, unless the certificate file contains it")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serve the board until Ctrl-C or SIGTERM."""
-    from runs.errors import needing_extra
-
     with needing_extra("board", "the board"):
         import plotly  # noqa: F401  # whose script is served
 
@@ -44,10 +66,13 @@ def main(arguments: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
     server = BoardServer(
-        where=where_of(arguments),
+        where=_stores(arguments.stores or [where_of(arguments)]),
         host=arguments.host,
         port=arguments.port,
         token=arguments.token if arguments.token is not None else os.environ.get(_TOKEN),
+        tokens=_tokens(arguments.tokens),
+        proxy=_proxy(arguments),
+        public_name=arguments.public_name,
         is_read_only=arguments.read_only,
         certificate=arguments.certificate,
         key=arguments.key,
@@ -59,3 +84,48 @@ def main(arguments: argparse.Namespace) -> int:
             on_started=lambda: print(f"{server.url}  (Ctrl-C stops it)", flush=True),
         )
     return 0
+
+
+def _stores(texts: Sequence[str]) -> str | dict[str, str]:
+    """Return the store, or several by name.
+
+    Args:
+        texts: Folders or URLs, of which several have a name and `=` before them.
+
+    Raises:
+        ServerError: If one of several has no name, or two have the same.
+    """
+    found = [_NAMED.fullmatch(text) for text in texts]
+    if found == [None]:
+        return texts[0]
+    stores: dict[str, str] = {}
+    for text, match in zip(texts, found, strict=True):
+        if match is None:
+            what = hide_user(text)
+            raise ServerError(
+                f"got the store {what!r} among several, expected NAME={what}, with a name of at most 40 lower-case "
+                "letters, digits, - and _"
+            )
+        if match["name"] in stores:
+            raise ServerError(f"got two stores of the name {match['name']!r}; give each its own")
+        stores[match["name"]] = match["where"]
+    return stores
+
+
+def _tokens(path: str | None) -> TokenFile | None:
+    from runs.board.tokens import TokenFile, default_tokens
+
+    return None if path is None else TokenFile(Path(path) if path else default_tokens())
+
+
+def _proxy(arguments: argparse.Namespace) -> Proxy | None:
+    from runs.board.policy import Proxy
+    from runs.board.visitors import Role
+
+    if arguments.user_header is None and arguments.proxy is None:
+        if arguments.user_role:
+            raise ServerError("--user-role needs --user-header and --proxy")
+        return None
+    if arguments.user_header is None or arguments.proxy is None:
+        raise ServerError("--user-header and --proxy belong together; give both")
+    return Proxy(arguments.proxy, arguments.user_header, Role[(arguments.user_role or "read").upper()])

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from runs import compare, open_store
 from runs.__main__ import main
 from runs.board.app import create_app
-from runs.board.security import Policy
+from runs.board.policy import Policy
 from runs.errors import StoreError
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900

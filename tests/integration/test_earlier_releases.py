@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from runs.__main__ import main
 from runs.board.app import create_app
-from runs.board.security import Policy
+from runs.board.policy import Policy
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.copying import copy

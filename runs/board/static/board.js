@@ -1,5 +1,8 @@
 // Shared by all pages: times in the local zone, keys, dialogs, and requests to the server.
 
+/** What the addresses of a store's pages begin with; empty on a board of one store. */
+export const root = document.documentElement.dataset.root;
+
 /** Show the times below a node in the local zone. */
 export function localise(node) {
   const pad = (number) => String(number).padStart(2, "0");

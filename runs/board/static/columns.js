@@ -1,11 +1,12 @@
 // Fields of the runs: offered for grouping, and chosen as columns.
+import { root } from "./board.js";
 import { go } from "./navigation.js";
 
 const $ = (id) => document.getElementById(id);
 let fields;
 
 async function loadFields() {
-  fields ??= fetch("/list/fields").then((answer) => answer.json()).then((found) => found.fields);
+  fields ??= fetch(`${root}/list/fields`).then((answer) => answer.json()).then((found) => found.fields);
   return fields;
 }
 

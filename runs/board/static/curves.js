@@ -1,5 +1,5 @@
 // The curves of a run: drawn when they are visible, with as many points as there are pixels; a zoom loads more.
-import { announce, keepInAddress, rangeInAddress, whenSeen } from "./board.js";
+import { announce, keepInAddress, rangeInAddress, whenSeen, root } from "./board.js";
 import { onLook } from "./follow.js";
 import { INHERITED, before, configOf, fetchFile, fetchJson, layoutOf, onScheme, plotly, shareCursor } from "./plots.js";
 import { sieve } from "./tables.js";
@@ -37,7 +37,7 @@ class Chart {
   /** Return the address of the points that are shown. */
   url(path, more = {}) {
     const [from, to] = this.range ?? ["", ""];
-    return `${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, joined: joined?.checked ? "1" : "", ...more })}`;
+    return `${root}${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, ...more })}`;
   }
 
   async load() {

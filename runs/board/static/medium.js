@@ -1,14 +1,10 @@
 // One medium on a page: what its HTML needs of scripts.
-import { announce, keepInAddress } from "./board.js";
+import { announce, root } from "./board.js";
 import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
 
-/** Return the address parameter that keeps what is shown of the tables of a series, and that itself. */
-const wordOf = (name) => `table.${name}`;
-const tableView = (name) => new URLSearchParams(new URLSearchParams(location.search).get(wordOf(name)) ?? "");
-
-/** Return a medium of a series as a part of a page. */
-export async function fetchMedium(run, number, name) {
-  const answer = await fetch(`/medium?${new URLSearchParams([...tableView(name), ["run", run], ["number", number]])}`).catch(() => null);
+/** Return a medium as a part of a page. */
+export async function fetchMedium(run, number) {
+  const answer = await fetch(`${root}/medium?${new URLSearchParams({ run, number })}`).catch(() => null);
   return answer?.ok ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
 }
 
@@ -161,7 +157,7 @@ class Cloud {
 
   async fetch() {
     const { run, number, colored } = this.place.dataset;
-    const answer = await fetch(`/medium/points?${new URLSearchParams({ run, number })}`);
+    const answer = await fetch(`${root}/medium/points?${new URLSearchParams({ run, number })}`);
     if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? `the server answered ${answer.status}`);
     const bytes = await answer.arrayBuffer();
     const count = bytes.byteLength / (colored === undefined ? 12 : 15);

@@ -1,6 +1,5 @@
 // Going to another view of the workspace in place: the parts of the page that change are replaced, the charts stay.
-import { localise } from "./board.js";
-import { copyBrushes, readBrushes } from "./brushes.js";
+import { localise, root } from "./board.js";
 import { readEyes } from "./eyes.js";
 import { renewPanels } from "./panels.js";
 
@@ -65,7 +64,7 @@ function keepOwn(url) {
 document.addEventListener("click", (event) => {
   const link = event.target.closest("#finding a[href], #list a[href]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button) return;
-  if (new URL(link.href).pathname !== "/runs") return;
+  if (new URL(link.href).pathname !== `${root}/runs`) return;
   event.preventDefault();
   const head = link.closest("th[scope=col]") ? `th a[title="${CSS.escape(link.title)}"]` : "";
   go(link.href, { focus: head || (link.dataset.key ? `[data-key="${CSS.escape(link.dataset.key)}"]` : "") });
@@ -76,7 +75,7 @@ document.addEventListener("submit", (event) => {
   if (!form) return;
   event.preventDefault();
   const pairs = [...new FormData(form)].filter(([, value]) => value.trim());
-  go(`/runs?${new URLSearchParams(pairs)}`, { focus: document.activeElement.id ? `#${document.activeElement.id}` : "" });
+  go(`${root}/runs?${new URLSearchParams(pairs)}`, { focus: document.activeElement.id ? `#${document.activeElement.id}` : "" });
 });
 
 window.addEventListener("popstate", () => go(location.href, { isBack: true }));

@@ -1,6 +1,6 @@
 // The page of a run: its tables, the note, copying commands, output as it comes.
-import { announce, get, localise, post, repeat } from "./board.js";
-import { look, onLook } from "./follow.js";
+import { announce, get, localise, post, repeat, root } from "./board.js";
+import { onLook } from "./follow.js";
 import { makeSortable } from "./tables.js";
 
 const head = document.querySelector("[data-run]");
@@ -83,7 +83,7 @@ form?.addEventListener("submit", async (event) => {
   const theirs = document.getElementById("note-theirs");
   const text = note.value;
   try {
-    const found = await post("/list/note", [["run", run], ["note", text], ["version", note.dataset.version]]);
+    const found = await post(`${root}/list/note`, [["run", run], ["note", text], ["version", note.dataset.version]]);
     note.defaultValue = text;
     note.dataset.version = found.version;
     theirs.hidden = true;
@@ -115,7 +115,7 @@ if (output?.dataset.next) {
   output.append(lines, line);
   let isFirst = true;
   repeat(async () => {
-    const answer = await get(`/output?${new URLSearchParams({ run, from: next })}`);
+    const answer = await get(`${root}/output?${new URLSearchParams({ run, from: next })}`);
     const found = await answer.json();
     // What the page itself ends with is the beginning of this line.
     if (isFirst) trimLastLine();

@@ -1,5 +1,5 @@
 // Named views: a list to open and remove, and a form that saves what is shown.
-import { announce, get, post } from "./board.js";
+import { announce, get, post, root } from "./board.js";
 
 const $ = (id) => document.getElementById(id);
 const dialog = $("views-dialog");
@@ -13,14 +13,14 @@ function item(view) {
   line.append(link, kind);
   if (form) {
     const remove = Object.assign(document.createElement("button"), { type: "button", textContent: "Remove", ariaLabel: `Remove ${view.name}` });
-    remove.addEventListener("click", () => change("/list/view/remove", [["version", view.version]]));
+    remove.addEventListener("click", () => change(`${root}/list/view/remove`, [["version", view.version]]));
     line.append(remove);
   }
   return line;
 }
 
 async function load() {
-  ({ views } = await (await get("/list/views")).json());
+  ({ views } = await (await get(`${root}/list/views`)).json());
   $("views-list").replaceChildren(...views.map(item));
   if (!views.length) $("views-list").append(Object.assign(document.createElement("li"), { className: "dim", textContent: "No view has been saved yet." }));
 }
@@ -53,5 +53,5 @@ form?.addEventListener("submit", (event) => {
     form.querySelector(".problem").textContent = `There is a view ${name}; save again to replace it.`;
     return;
   }
-  change("/list/view", [...new FormData(form), ["query", location.search], ["version", known?.version ?? ""]]);
+  change(`${root}/list/view`, [...new FormData(form), ["query", location.search], ["version", known?.version ?? ""]]);
 });

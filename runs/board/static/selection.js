@@ -1,11 +1,13 @@
 // The selection of runs, and what is done with it.
-import { announce, get, onKey, post } from "./board.js";
+import { announce, get, onKey, post, root } from "./board.js";
 import { go, onView } from "./navigation.js";
 import { download } from "./plots.js";
 import { keepSelected, onSelected, selected } from "./selected.js";
 
 const $ = (id) => document.getElementById(id);
 const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
+// The selection lasts over pages and reloads, as long as the tab is open.
+const KEPT = `selected runs${root}`;
 const PART = 200;
 let last = null;
 
@@ -68,7 +70,7 @@ async function change(dialog, path, pairs) {
 
 const chosen = (path) => `${path}?${new URLSearchParams([...selected].map((id) => ["run", id]))}`;
 async function selectAll() {
-  const { ids, most } = await (await get(`/list/ids${location.search}`)).json();
+  const { ids, most } = await (await get(`${root}/list/ids${location.search}`)).json();
   for (const id of ids) selected.add(id);
   if (ids.length === most) announce(`the first ${most} are selected`);
   keepSelected();
@@ -79,14 +81,14 @@ async function exportTable() {
   const texts = [];
   for (const [number, runs] of parts().entries()) {
     const query = new URLSearchParams([...runs, ...columns, ...(number ? [["part", number]] : [])]);
-    texts.push(await (await get(`/list/table?${query}`)).text());
+    texts.push(await (await get(`${root}/list/table?${query}`)).text());
   }
   download("runs.csv", new Blob(texts, { type: "text/csv" }));
 }
 
 async function report() {
   const query = new URLSearchParams([...[...selected].map((id) => ["run", id]), ...new URLSearchParams(location.search)].filter(([name, value]) => name !== "run" || selected.has(value)));
-  download("report.html", await (await get(`/list/report?${query}`)).blob());
+  download("report.html", await (await get(`${root}/list/report?${query}`)).blob());
 }
 
 const ACTIONS = {
@@ -94,8 +96,8 @@ const ACTIONS = {
   export: exportTable,
   report,
   unselect: () => selected.clear(),
-  only: () => go(chosen("/runs")),
-  compare: () => location.assign(chosen("/compare")),
+  only: () => go(chosen(`${root}/runs`)),
+  compare: () => location.assign(chosen(`${root}/compare`)),
   tag: () => $("tag-dialog").showModal(),
   discard: () => $("discard-dialog").showModal(),
 };
@@ -120,14 +122,14 @@ export function startSelection(look) {
     keepSelected();
   });
   $("discard-now")?.addEventListener("click", async () => {
-    if (!(await change($("discard-dialog"), "/list/discard", []))) return;
+    if (!(await change($("discard-dialog"), `${root}/list/discard`, []))) return;
     selected.clear();
     await look();
     keepSelected();
   });
   $("tag-now")?.addEventListener("click", async () => {
     const pairs = [["add", $("tags-add").value], ["remove", $("tags-remove").value]];
-    if (await change($("tag-dialog"), "/list/tag", pairs)) await look();
+    if (await change($("tag-dialog"), `${root}/list/tag`, pairs)) await look();
   });
   onView(showSelection);
   onSelected(showSelection);

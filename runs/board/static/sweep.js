@@ -1,9 +1,8 @@
 // The plots of a sweep: parallel coordinates that filter the table, history, importances, slices, heat map.
-import { repeat } from "./board.js";
-import { drawImportances, drawScatter, scaleOf, showTable } from "./charts.js";
-import { ParallelPlot } from "./parallel.js";
-import { configOf, csvText, fetchJson, layoutOf, lineColour, onScheme, plain, plotly, viridis } from "./plots.js";
-import { binned } from "./scales.js";
+import { repeat, root } from "./board.js";
+import { brushesOf, makeForm, writeBrushes } from "./brushes.js";
+import { Scale, asFile, asPng, drawParallel } from "./parallel.js";
+import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme, plotly } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
 const id = $("sweep").dataset.sweep;
@@ -97,7 +96,7 @@ async function importance() {
   const notes = $("importances").querySelector(".notes");
   if (!importances) notes.textContent = "being computed …";
   try {
-    importances ??= (await fetchJson(`/sweep/importances?${new URLSearchParams({ id })}`)).importances;
+    importances ??= (await fetchJson(`${root}/sweep/importances?${new URLSearchParams({ id })}`)).importances;
   } catch (error) {
     notes.textContent = error.message;
     return;
@@ -207,7 +206,7 @@ function intermediate() {
 /** Ask how the sweep stands; return whether its trials are others than before. */
 async function load() {
   const known = JSON.stringify(data?.trials);
-  data = await fetchJson(`/sweep/data?${new URLSearchParams({ id })}`);
+  data = await fetchJson(`${root}/sweep/data?${new URLSearchParams({ id })}`);
   $("status").firstElementChild.textContent = data.line;
   return JSON.stringify(data.trials) !== known;
 }

@@ -7,6 +7,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pymongo
@@ -16,7 +17,7 @@ from starlette.testclient import TestClient
 from experiments import Experiment
 from observers import FileObserver
 from runs.board.app import create_app
-from runs.board.security import Policy
+from runs.board.policy import Policy
 from runs.board.serving import BoardServer
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
@@ -99,11 +100,14 @@ def database_of(folder: Path, mongo_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def client_of() -> Iterator[Callable[..., TestClient]]:
-    """Ask a board without a browser, as its own pages do: `client_of(where, **policy)`."""
+    """Ask a board without a browser, as its own pages do: `client_of(where, **policy)`; several stores by name."""
     with contextlib.ExitStack() as stack:
 
-        def connect(where: str | Path, **policy: object) -> TestClient:
-            app = create_app(lambda: open_store(where), Policy(**policy))
+        def connect(where: str | Path | dict[str, str], **policy: object) -> TestClient:
+            several = (
+                {name: partial(open_store, one) for name, one in where.items()} if isinstance(where, dict) else None
+            )
+            app = create_app(several or (lambda: open_store(where)), Policy(**policy))
             client = TestClient(app, base_url="http://127.0.0.1", headers={"origin": "http://127.0.0.1"})
             return stack.enter_context(client)
 
@@ -148,10 +152,10 @@ def serve() -> Iterator[Callable[..., str]]:
     """Serve a store, and return the address: `serve(where, **options)`; of the same options there is one server."""
     started: dict[str, tuple[BoardServer, threading.Thread]] = {}
 
-    def start(where: str | Path, **options: object) -> str:
+    def start(where: str | Path | dict[str, str], **options: object) -> str:
         key = repr((str(where), sorted(options.items())))
         if key not in started:
-            server = BoardServer(str(where), port=0, **options)
+            server = BoardServer(where if isinstance(where, dict) else str(where), port=0, **options)
             thread = threading.Thread(target=server.serve, daemon=True)
             thread.start()
             started[key] = server, thread

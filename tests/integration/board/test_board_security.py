@@ -3,7 +3,7 @@
 import pytest
 
 from runs.board.assets import plotly_url
-from runs.board.security import check_address
+from runs.board.policy import Policy, check_address
 from runs.errors import StoreError
 
 TOKEN = "a token that nobody guesses"
@@ -103,13 +103,13 @@ def test_read_only_board_writes_nothing(client_of, recorded):
 
 
 def test_other_addresses_want_a_token_that_cannot_be_guessed():
-    check_address("localhost", None)
-    check_address("::1", None)
-    check_address("0.0.0.0", TOKEN)
+    for host in ("localhost", "::1"):
+        check_address(Policy(host))
+    check_address(Policy("0.0.0.0", token=TOKEN))
     with pytest.raises(StoreError, match=r"on 0\.0\.0\.0, others could read and change the runs; add --token"):
-        check_address("0.0.0.0", None)
+        check_address(Policy("0.0.0.0"))
     with pytest.raises(StoreError, match="the token has 5 characters"):
-        check_address("127.0.0.1", "short")
+        check_address(Policy(token="short"))
 
 
 def test_browsers_keep_what_has_not_changed(client_of, recorded):

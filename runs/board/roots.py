@@ -1,0 +1,19 @@
+"""The path below which the pages of a store lie: `/s/NAME` on a board of several stores, else nothing."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+__all__ = ["root", "rooted"]
+
+# Set for each request.
+root: ContextVar[str] = ContextVar("root", default="")
+
+
+def rooted(path: str) -> str:
+    """Return the address of a page of the store that the present request asks for.
+
+    Args:
+        path: The path of the page on a board of one store.
+    """
+    return root.get() + path

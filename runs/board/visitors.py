@@ -1,0 +1,57 @@
+"""Visitors of a board, and what they may do."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import getpass
+
+__all__ = ["Role", "Visitor", "user_of_board"]
+
+
+class Role(enum.IntEnum):
+    """Permissions, each of which includes those before it."""
+
+    READ = 0
+    # Tags, notes, names and saved views.
+    NOTE = 1
+    # Everything else, such as deletion.
+    WRITE = 2
+
+    @property
+    def word(self) -> str:
+        """The role as users write it."""
+        return self.name.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Visitor:
+    """Who sends a request.
+
+    Attributes:
+        name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
+        role: Permissions.
+        via: How the board knows the name: `board`, `token` or `proxy`.
+    """
+
+    name: str = ""
+    role: Role = Role.READ
+    via: str = ""
+
+    @property
+    def may_note(self) -> bool:
+        """Whether tags, notes and views may be changed."""
+        return self.role >= Role.NOTE
+
+    @property
+    def may_write(self) -> bool:
+        """Whether runs may be deleted."""
+        return self.role >= Role.WRITE
+
+
+def user_of_board() -> str:
+    """Return the user who started the board."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an id without a name, as in a container
+        return "user"

@@ -1,0 +1,217 @@
+"""Named tokens and proxies: what a role may do, and what attackers try."""
+
+import json
+import re
+import stat
+import sys
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from runs.__main__ import main
+from runs.board.app import create_app
+from runs.board.policy import Policy, Proxy
+from runs.board.routes import ROUTES
+from runs.board.serving import BoardServer
+from runs.board.tokens import TokenFile, default_tokens
+from runs.board.visitors import Role
+from runs.errors import ServerError
+from runs.stores.opening import open_store
+from tests.processes import PIPE, Process
+
+# Each request that writes, and the least role that may send it.
+WRITES = {
+    "/list/tag": (Role.NOTE, {"run": "1", "add": "new"}),
+    "/list/note": (Role.NOTE, {"run": "1", "note": "new"}),
+    "/list/view": (Role.NOTE, {"name": "new", "shared": "1"}),
+    "/list/view/remove": (Role.NOTE, {"version": "none"}),
+    "/list/discard": (Role.WRITE, {"run": "1"}),
+}
+
+
+@pytest.fixture
+def file(tmp_path) -> TokenFile:
+    return TokenFile(tmp_path / "settings" / "tokens.json")
+
+
+def log_in(client, secret):
+    client.cookies.clear()
+    assert client.get("/runs", params={"token": secret}).status_code == 200
+    return client
+
+
+def test_every_write_needs_its_role(client_of, own_store, file):
+    assert {route.path for route in ROUTES if "POST" in route.methods} >= WRITES.keys()
+    client = client_of(own_store, tokens=file)
+    for role in Role:
+        log_in(client, file.add(role.word, role))
+        for route in ROUTES:
+            if "POST" not in route.methods:
+                continue
+            needed, form = WRITES.get(route.path, (Role.WRITE, {}))
+            answer = client.post(route.path, data=form)
+            assert (answer.status_code == 403) is (role < needed), (role, route.path, answer.text)
+        with open_store(own_store) as store:
+            assert [run.tags for run in store.find([("id", "==", "1")])] == {0: [[]], 1: [["new"]], 2: []}[role]
+
+
+def test_pages_offer_what_the_role_may_do(client_of, recorded, file):
+    client = client_of(recorded, tokens=file)
+    offered = {}
+    for role in Role:
+        log_in(client, file.add(role.word, role))
+        text = client.get("/runs").text + client.get("/runs/1").text
+        names = ("tag", "discard", "discard-dialog", "tag-dialog", "save-view", "note-form")
+        offered[role] = {name for name in names if f'id="{name}"' in text}
+    assert offered[Role.READ] == set()
+    assert offered[Role.NOTE] == {"tag", "tag-dialog", "save-view", "note-form"}
+    assert offered[Role.WRITE] == offered[Role.NOTE] | {"discard", "discard-dialog"}
+
+
+def test_revoked_token_is_rejected_at_once(client_of, recorded, file):
+    secret = file.add("ann", Role.NOTE)
+    client = log_in(client_of(recorded, tokens=file), secret)
+    other = log_in(client_of(recorded, tokens=file), file.add("bob", Role.READ))
+    file.revoke("ann")
+    assert client.get("/runs").status_code == 401
+    assert client.post("/list/tag", data={"run": "1", "add": "late"}).status_code == 401
+    assert client.get("/runs", params={"token": secret}).status_code == 401
+    file.add("ann", Role.WRITE)  # another secret: the old cookie opens nothing
+    assert client.get("/runs").status_code == 401
+    assert other.get("/runs").status_code == 200
+
+
+def test_cookie_of_a_board_or_a_digest_opens_no_other(client_of, recorded, file):
+    secret = file.add("ann", Role.READ)
+    first, second = client_of(recorded, tokens=file), client_of(recorded, tokens=file)
+    cookie = log_in(first, secret).cookies["board"]
+    digest = json.loads(file.path.read_text())["tokens"]["ann"]["sha256"]
+    assert digest not in cookie
+    for forged in (cookie, digest, "ann", ""):
+        second.cookies.clear()
+        second.cookies.set("board", forged)
+        assert second.get("/runs").status_code == 401
+        assert second.get("/runs", params={"token": digest}).status_code == 401
+
+
+def test_file_keeps_no_secret_and_is_the_owners_alone(file):
+    secret = file.add("ann", Role.READ)
+    assert len(secret) == 43
+    assert secret not in file.path.read_text()
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    with pytest.raises(ServerError, match="there is a token 'ann' already"):
+        file.add("ann", Role.WRITE)
+    for name in ("", "../ann", "a b", ".x", "x" * 41, "a\n"):
+        with pytest.raises(ServerError, match="got the name"):
+            file.add(name, Role.READ)
+    with pytest.raises(ServerError, match="there is no token 'bob'"):
+        file.revoke("bob")
+    file.path.write_text('{"format": 1, "tokens": {"ann": {"role": "god"}}}')
+    with pytest.raises(ServerError, match="is no file of tokens"):
+        file.tokens()
+
+
+def test_file_that_others_can_read_is_refused(client_of, recorded, file, caplog):
+    secret = file.add("ann", Role.READ)
+    client = log_in(client_of(recorded, tokens=file), secret)
+    file.path.chmod(0o640)
+    with pytest.raises(ServerError, match="has the mode 640, so others can read or write it; run: chmod 600"):
+        BoardServer(str(recorded), port=0, tokens=file)
+    assert client.get("/runs").status_code == 401
+    assert client.get("/runs").status_code == 401
+    assert caplog.text.count("has the mode 640") == 1
+    file.path.chmod(0o600)
+    assert client.get("/runs").status_code == 200
+
+
+def test_tokens_are_added_listed_and_revoked(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert default_tokens() == tmp_path / "sacristan" / "tokens.json"
+    assert main(["tokens", "add", "ann", "--role", "note"]) == 0
+    secret = capsys.readouterr().out.strip()
+    assert TokenFile(default_tokens()).tokens()[0].opens_with(secret)
+    assert main(["tokens", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert re.search(r"ann +note", listed)
+    assert secret not in listed
+    assert main(["tokens", "revoke", "ann"]) == 0
+    assert TokenFile(default_tokens()).tokens() == []
+    with pytest.raises(SystemExit):
+        main(["tokens", "revoke"])
+    assert "tokens revoke needs the NAME of a token" in capsys.readouterr().err
+
+
+def test_running_board_obeys_the_command_line_and_logs_no_token(recorded, file, own_folder_of_settings):
+    command = [sys.executable, "-m", "runs"]
+    secret = file.add("ann", Role.READ)
+    options = ["--store", str(recorded), "--port", "0", "--no-open", "--tokens", str(file.path)]
+    process = Process([*command, "board", *options], stdout=PIPE, stderr=PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        url = re.match(r"http://127\.0\.0\.1:\d+/", line).group()
+        with httpx.Client(base_url=url, timeout=60) as client:
+            assert client.get("/runs", params={"token": secret}).status_code == 200
+            assert client.get("/runs").status_code == 200
+            client.get("/runs/none", params={"token": secret, "where": "<<"})
+            main(["tokens", "revoke", "ann", "--tokens", str(file.path)])
+            assert client.get("/runs").status_code == 401
+        process.terminate()
+        assert process.wait(60) == 0
+        assert secret not in line + process.stdout.read() + process.stderr.read()
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def own_folder_of_settings(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+
+
+def proxied(recorded, peer, **policy):
+    proxy = Proxy("10.0.0.5", "X-Forwarded-User", Role.NOTE)
+    app = create_app(lambda: open_store(recorded), Policy(proxy=proxy, public_name="runs.example.org", **policy))
+    headers = {"origin": "https://runs.example.org", "host": "runs.example.org"}
+    return TestClient(app, base_url="http://runs.example.org", headers=headers, client=(peer, 4711))
+
+
+@pytest.mark.parametrize("peer", ["10.0.0.5", "::ffff:10.0.0.5", "10.0.0.6", "127.0.0.1", "::1"])
+def test_header_is_believed_from_the_proxy_alone(recorded, peer):
+    with proxied(recorded, peer) as client:
+        is_proxy = peer.endswith("10.0.0.5")
+        for forged in ({}, {"x-forwarded-for": "10.0.0.5", "forwarded": "for=10.0.0.5", "x-real-ip": "10.0.0.5"}):
+            answer = client.get("/runs", headers={"x-forwarded-user": "ann", **forged})
+            assert answer.status_code == (200 if is_proxy else 401)
+            assert ("digits" in answer.text) is is_proxy
+        assert client.get("/runs").status_code == 401
+        answer = client.post("/list/discard", data={"run": "1"}, headers={"x-forwarded-user": "ann"})
+        assert answer.status_code == (403 if is_proxy else 401)
+
+
+def test_forged_second_header_and_other_sites_are_refused(recorded):
+    with proxied(recorded, "10.0.0.5") as client:
+        both = [("x-forwarded-user", "root"), ("x-forwarded-user", "ann")]
+        assert client.get("/runs", headers=[*client.headers.items(), *both]).status_code == 400
+        for name in ("", "a\tb", "x" * 81):
+            assert client.get("/runs", headers={"x-forwarded-user": name}).status_code == 400
+        ann = {"x-forwarded-user": "ann"}
+        assert client.get("/runs", headers={**ann, "host": "evil.example"}).status_code == 421
+        post = {"url": "/list/tag", "data": {"run": "1", "add": "x"}}
+        assert client.post(**post, headers={**ann, "origin": "https://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--user-header", "X-User"], "--user-header and --proxy belong together"),
+        (["--proxy", "10.0.0.5"], "--user-header and --proxy belong together"),
+        (["--user-role", "note"], "--user-role needs --user-header and --proxy"),
+        (["--proxy", "proxy.lab", "--user-header", "X-User"], "got the proxy 'proxy.lab', expected its IP address"),
+        (["--proxy", "10.0.0.5", "--user-header", "X User"], "got the header 'X User'"),
+        (["--tokens", "none.json"], "there are no tokens in none.json; add one"),
+    ],
+)
+def test_half_options_are_rejected(recorded, tmp_path, monkeypatch, capsys, options, problem):
+    monkeypatch.chdir(tmp_path)
+    assert main(["board", "--store", str(recorded), "--no-open", "--port", "0", *options]) == 1
+    assert problem in capsys.readouterr().err
