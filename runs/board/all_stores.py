@@ -50,10 +50,12 @@ class _Row:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """Answer of a store: its first runs, and the number of all that match."""
+    """The first runs of one or all stores, the number of all that match, and the stores that do not answer, with why."""
 
     rows: Sequence[_Row] = ()
     total: int = 0
+    is_more: bool = False
+    problems: Mapping[str, RunsError] = dataclasses.field(default_factory=dict)
 
 
 async def _all(request: Request) -> Response:
@@ -62,34 +64,36 @@ async def _all(request: Request) -> Response:
     root.set("")
     view = _view_of(request)
     columns = view.column or _COLUMNS
-    found: list[_Found] = []
-    problems: dict[str, RunsError] = {}
     try:
         view.tree  # noqa: B018  # a malformed condition is no fault of a store
-        answers = await asyncio.gather(*(_ask(board, view, columns) for board in boards.values()))
-        found = [answer for answer in answers if isinstance(answer, _Found)]
-        problems = {name: answer for name, answer in zip(boards, answers, strict=True) if isinstance(answer, RunsError)}
+        found = _together(await asyncio.gather(*(_ask(board, view, columns) for board in boards.values())), view)
     except FilterError as error:
-        problems = {"": error}
-    rows = in_order(
-        [row for one in found for row in one.rows], lambda row: row.key, descending=view.sort.startswith("-")
-    )
-    total = sum(one.total for one in found)
-    board = dataclasses.replace(next(iter(boards.values())), name="", visitor=request.scope["visitor"])
-    is_wrong = bool(problems) and not found and all(isinstance(one, FilterError) for one in problems.values())
+        found = _Found(problems={"": error})
+    wrong = [problem for problem in found.problems.values() if isinstance(problem, FilterError)]
     page = render(
         "all_stores.html",
-        board=board,
-        path="/all",
+        board=dataclasses.replace(next(iter(boards.values())), name="", visitor=request.scope["visitor"]),
+        path=view.PATH,
         view=view,
         columns=columns,
-        rows=rows[view.offset : view.offset + view.SIZE],
-        total=total,
-        has_more=total > view.offset + view.SIZE and view.page < view.LAST_PAGE,
-        is_more=any(one.total >= _COUNTED for one in found),
-        problems={name: str(problem) for name, problem in problems.items()},
+        rows=found.rows[view.offset : view.offset + view.SIZE],
+        total=found.total,
+        has_more=found.total > view.offset + view.SIZE and view.page < view.LAST_PAGE,
+        is_more=found.is_more,
+        problems={name: str(problem) for name, problem in found.problems.items()},
     )
-    return HTMLResponse(page, 400 if is_wrong else 200)
+    return HTMLResponse(page, 400 if wrong and not found.rows else 200)
+
+
+def _together(answers: Sequence[_Found], view: _AllView) -> _Found:
+    """Return the answers of all stores as one, in the order of the view."""
+    rows = [row for one in answers for row in one.rows]
+    return _Found(
+        in_order(rows, lambda row: row.key, descending=view.sort.startswith("-")),
+        sum(one.total for one in answers),
+        any(one.is_more for one in answers),
+        {name: problem for one in answers for name, problem in one.problems.items()},
+    )
 
 
 def _view_of(request: Request) -> _AllView:
@@ -100,12 +104,12 @@ def _view_of(request: Request) -> _AllView:
     return dataclasses.replace(view.adding(query.get("add", "")), page=min(view.page, view.LAST_PAGE))
 
 
-async def _ask(board: Board, view: _AllView, columns: Sequence[str]) -> _Found | RunsError:
+async def _ask(board: Board, view: _AllView, columns: Sequence[str]) -> _Found:
     """Return the runs of one store that may be on the page, or why it has none."""
     try:
         return await board.pool.ask_within(lambda store: _found_in(store, board, view, columns), _PATIENCE_S)
     except RunsError as error:
-        return error
+        return _Found(problems={board.name: error})
 
 
 def _found_in(store: Store, board: Board, view: _AllView, columns: Sequence[str]) -> _Found:
@@ -116,7 +120,11 @@ def _found_in(store: Store, board: Board, view: _AllView, columns: Sequence[str]
         _Row(board.name, run.id, board.root + run_url(run.id), [_value(run, name) for name in columns], _key(run, by))
         for run in runs
     ]
-    return _Found(rows, len(runs) if len(runs) < most else store.count(view.tree, max(_COUNTED, most + 1)))
+    if len(runs) < most:
+        return _Found(rows, len(runs))
+    limit = max(_COUNTED, most + 1)
+    total = store.count(view.tree, limit)
+    return _Found(rows, total, total >= limit)
 
 
 def _value(run: Run, name: str) -> Any:

@@ -85,25 +85,32 @@ class Login:
         visitor = self._visitor_of_proxy(scope, headers)
         if visitor is not None or self._policy.is_open:
             return visitor or self._capped(user_of_board(), Role.WRITE, "board")
-        given = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         if path == LOGIN and scope["method"] == "POST":
             fields = await read_body(Request(scope, receive))
             target = _local_path(fields.get("next", ["/"])[0])
             if shown := self._pass_of(fields.get("token", [""])[0]):
                 return self._let_in(RedirectResponse(target, 303), shown)
             return self._page(target, "This is not the token.")
-        if "token" in given:
-            if (shown := self._pass_of(given.pop("token"))) is None:
-                return self._page("/", "The token in the address is wrong.")
-            # Not a redirect: that of a link on another site would leave the cookie behind.
-            return self._let_in(_forward(_local_path(f"{path}?{urlencode(given)}" if given else path)), shown)
-        if (visitor := self._visitor_of_cookie(headers)) is not None:
-            return visitor
-        here = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        return self._of_link(scope) or self._visitor_of_cookie(headers) or self._for_stranger(scope, headers)
+
+    def _of_link(self, scope: Scope) -> Response | None:
+        """Return the answer to an address with a token in it; None for others."""
+        given = dict(parse_qsl(scope["query_string"].decode("latin-1")))
+        if "token" not in given:
+            return None
+        if (shown := self._pass_of(given.pop("token"))) is None:
+            return self._page("/", "The token in the address is wrong.")
+        # Not a redirect: that of a link on another site would leave the cookie behind.
+        path = scope["path"]
+        return self._let_in(_forward(_local_path(f"{path}?{urlencode(given)}" if given else path)), shown)
+
+    def _for_stranger(self, scope: Scope, headers: Headers) -> Response:
+        query = scope["query_string"].decode("latin-1")
+        here = _local_path(scope["path"] + (f"?{query}" if query else ""))
         if headers.get("sec-fetch-site") == "cross-site":
             # A link on another site, whose request leaves the cookie behind; that of the board's own page takes it.
-            return _forward(_local_path(here))
-        return self._page(_local_path(here), "")
+            return _forward(here)
+        return self._page(here, "")
 
     def _capped(self, name: str, role: Role, via: str) -> Visitor:
         return Visitor(name, Role.READ if self._policy.is_read_only else role, via)

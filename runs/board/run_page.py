@@ -102,6 +102,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "note": note,
         "note_version": version_of(note),
         "verdicts": _tried(problems, lambda: run.reproductions, [])[-_MAX_LINKED:],
+        "changes": _tried(problems, lambda: run.changes, [])[: -1 - _MAX_LINKED * 2 : -1],
         "sessions": _tried(problems, lambda: run.sessions, [])[-_MAX_LINKED:],
         "commands": _tried(problems, lambda: list(commands(visit.board.where, run)), []),
         "lineage": _tried(problems, lambda: lineage_of(visit.store, run), None),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import getpass
+
+from runs.stores.authors import Author
 
 __all__ = ["Role", "Visitor", "user_of_board"]
 
@@ -39,6 +40,11 @@ class Visitor:
     via: str = ""
 
     @property
+    def author(self) -> Author:
+        """The visitor as runs keep it."""
+        return Author(self.name, self.via)
+
+    @property
     def may_note(self) -> bool:
         """Whether tags, notes and views may be changed."""
         return self.role >= Role.NOTE
@@ -51,7 +57,4 @@ class Visitor:
 
 def user_of_board() -> str:
     """Return the user who started the board."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # an id without a name, as in a container
-        return "user"
+    return Author.of_process().name

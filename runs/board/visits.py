@@ -187,7 +187,9 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
             is_navigation = request.headers.get("sec-fetch-dest") == "document"  # not fetched, saved or framed
             if is_navigation and (progress := board.pool.progress):
                 return _reading(board, progress)
-            answer = asyncio.ensure_future(board.pool.ask(lambda store: handler(Visit(board, store, request, form))))
+            answer = asyncio.ensure_future(
+                board.pool.ask(lambda store: _answer(handler, Visit(board, store, request, form)))
+            )
             while is_navigation and not (await asyncio.wait({answer}, timeout=_PATIENCE_S))[0]:
                 if progress := board.pool.progress:
                     answer.add_done_callback(_forget)
@@ -198,6 +200,11 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
 
     named: Callable[[Request], Awaitable[Response]] = endpoint
     return Route(path, named, methods=[method])
+
+
+def _answer(handler: Handler, visit: Visit) -> Response:
+    visit.store.author = visit.board.visitor.author
+    return handler(visit)
 
 
 def _forget(answer: asyncio.Future[Response]) -> None:

@@ -64,7 +64,7 @@ COMMON_FIELDS = TIMES | {
 # Parts of a run's document that are too large to search, or of no use in a filter.
 LEFT_OUT = frozenset(
     (
-        "artifacts", "captured_out", "checkpoints", "delivery_turn", "exact", "experiment.dependencies",
+        "artifacts", "captured_out", "changes", "checkpoints", "delivery_turn", "exact", "experiment.dependencies",
         "experiment.repositories", "experiment.sources", "fail_trace", "meta.config_updates", "meta.options",
         "microseconds", "reproductions", "resources", "sessions", "warnings",
     )

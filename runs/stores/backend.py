@@ -168,8 +168,13 @@ class Backend(abc.ABC):
         """Remove a run, all of it or nothing."""
 
     @abc.abstractmethod
-    def discard(self, run: Run) -> None:
-        """Move a run to the trash, all of it or nothing."""
+    def discard(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        """Move a run to the trash, all of it or nothing.
+
+        Args:
+            run: The run.
+            change: Changes what is noted on it once it is there, as in `change_notes`; if that fails, it stays there.
+        """
 
     @abc.abstractmethod
     def trash(self) -> list[tuple[Discarded, Any]]:

@@ -500,10 +500,9 @@ class Run(abc.ABC):
         return {**notes, **{name: value for name, value in optional.items() if value}}
 
     @property
-    def alerts(self) -> list[dict[str, Any]]:
-        """Alerts that it recorded, oldest first: `time`, `level` and `text` of each, texts."""
-        alerts = mappings_in(self.info.to_dict().get("alerts"))
-        return [{name: str(alert.get(name) or "") for name in ("time", "level", "text")} for alert in alerts]
+    def changes(self) -> list[dict[str, Any]]:
+        """Changes that people made of tags, note and so on, oldest first: `time`, `by`, `via`, `what`."""
+        return mappings_in(self.document.get("changes"))
 
     @property
     def parent(self) -> Run | None:

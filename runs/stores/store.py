@@ -14,6 +14,7 @@ from runs.drawing.markup import escape
 from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from runs.query.filters import Question, names_in, parse_filter
 from runs.query.names import COMMON_FIELDS
+from runs.stores.authors import MOST_CHANGES, Author, entry_of, with_changes
 from runs.stores.backend import Backend
 from runs.stores.changes import Copied, Discarded, Removed, StagedRun
 from runs.stores.field_names import FieldNames, require_searchable
@@ -53,6 +54,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         backend: The folder or the database, with operations that users do not need.
         views: Named views, which the board shows.
         on_progress: Called now and then during long work with the task, the amount done and the total.
+        author: Who changes runs, which they keep; by default the user of this process.
         max_age_s: Age in seconds that the answers of `find` and `count` may have; 0 for none. Checking a folder of
             20,000 runs for changes takes 0.15 s, which a page that refreshes can save.
 
@@ -68,6 +70,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.backend = backend
         self.where = backend.where
         self.on_progress: Callable[[str, int, int], None] | None = None
+        self.author = Author.of_process()
         self.max_age_s = 0.0
         self.views = SavedViews(backend)
         self._trash = Trash(backend)
@@ -421,8 +424,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return self._note(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
 
     def _note(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> Run:
-        self.backend.change_notes(self.get(run.id), change)
+        def signed(now: Run) -> Mapping[str, Any]:
+            return with_changes(now.changes, now.notes(), change(now), self.author)
+
+        self.backend.change_notes(self.get(run.id), signed)
         return self.get(run.id)
+
+    def _signed(self, what: str) -> Callable[[Run], Mapping[str, Any]]:
+        """Return the change of notes that keeps who did something to a whole run."""
+        return lambda now: {"changes": [*now.changes, entry_of(self.author, what)][-MOST_CHANGES:]}
 
     # ------------------------------------------------------------------ removing
 
@@ -453,7 +463,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
         """
-        return self._trash.discard(runs)
+        return self._trash.discard(runs, self._signed("moved to the trash"))
 
     def trash(self) -> list[Discarded]:
         """Return the runs in the trash, last discarded first."""
@@ -470,7 +480,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             RunNotFoundError: If the trash has no such run, or more than one.
             StoreError: If the store cannot be written or has a run with this uid, or another process was faster.
         """
-        return self._trash.restore(key)
+        return self._trash.restore(key, self._signed("restored from the trash"))
 
     def collect(self) -> Removed:
         """Delete the trash, leftovers of killed removals, copies and imports, and contents without a run."""

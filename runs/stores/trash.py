@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runs.errors import RunNotFoundError, StoreError
@@ -11,6 +12,8 @@ from runs.stores.changes import GRACE_S, Discarded, Removed
 from runs.stores.run import Run
 
 __all__ = ["Trash"]
+
+Change = Callable[[Run], Mapping[str, Any]]
 
 
 class Trash:
@@ -29,9 +32,9 @@ class Trash:
         self._backend.reclaim(removed, GRACE_S)
         return removed
 
-    def discard(self, runs: Iterable[Run]) -> Removed:
-        """See `Store.discard`."""
-        return Removed(self._for_each(runs, self._backend.discard))
+    def discard(self, runs: Iterable[Run], change: Change) -> Removed:
+        """See `Store.discard`; `change` notes who does it."""
+        return Removed(self._for_each(runs, lambda run: self._backend.discard(run, change)))
 
     def collect(self) -> Removed:
         """See `Store.collect`."""
@@ -43,8 +46,8 @@ class Trash:
         """See `Store.trash`."""
         return [discarded for discarded, _ in self._backend.trash()]
 
-    def restore(self, key: str | int) -> Run:
-        """See `Store.restore`."""
+    def restore(self, key: str | int, change: Change) -> Run:
+        """See `Store.restore`; `change` notes who does it."""
         discarded, place = self._find(str(key).strip())
         where = self._backend.where
         if discarded.uid and self._backend.run_of_uid(discarded.uid) is not None:
@@ -53,6 +56,8 @@ class Trash:
         run = self._backend.by_id([id]).get(id)
         if run is None:
             raise StoreError(f"run {id} came back, and another process has removed it again")
+        with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
+            self._backend.change_notes(run, change)
         return run
 
     def _find(self, text: str) -> tuple[Discarded, Any]:

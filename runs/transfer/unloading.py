@@ -66,6 +66,7 @@ _ELSEWHERE = frozenset(
         "values_file",
     )
 )  # fmt: skip
+_ELSEWHERE |= {"changes"}
 _CHUNK_BYTES = 2**20
 
 
@@ -125,7 +126,7 @@ class _Unloading:
         for relation in RELATIONS:
             if relation in entry:
                 entry[relation] = self._versions(relation, entry[relation])
-        notes = self.run.notes()
+        notes = {**self.run.notes(), **({"changes": self.run.changes} if self.run.changes else {})}
         if any(notes.values()):
             self._write(NOTES, notes)
         self._write(RUN, entry)  # last: without it there is no run

@@ -147,10 +147,14 @@ class FolderBackend(Backend):
     # ------------------------------------------------------------------ changing
 
     def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        folder = self.folder / run.id
+        self._change_notes(self.folder, run.id, change)
+
+    def _change_notes(self, place: Path, id: str, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        folder = place / id
         with naming_os_errors(f"{folder} cannot be written"), claimed(folder):
-            now = FolderRun(self.store, self.folder, run.id)
-            content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
+            now = FolderRun(self.store, place, id)
+            kept = {"changes": now.changes} if now.changes else {}
+            content = json.dumps({**now.notes(), **kept, **change(now)}, indent=2).encode()
             with replacing(folder / NOTES) as stream:
                 stream.write(content)
 
@@ -193,8 +197,10 @@ class FolderBackend(Backend):
     def remove(self, run: Run) -> None:
         remove_folder(self.folder, self.folder / run.id)
 
-    def discard(self, run: Run) -> None:
-        discard_folder(self.folder, self.folder / run.id)
+    def discard(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        place = discard_folder(self.folder, self.folder / run.id)
+        with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
+            self._change_notes(place, run.id, change)
 
     def trash(self) -> list[tuple[Discarded, tuple[Path, Path]]]:
         listed = []

@@ -51,8 +51,8 @@ def remove_folder(store: Path, folder: Path) -> None:
         outgoing.rmdir()
 
 
-def discard_folder(store: Path, folder: Path) -> None:
-    """Move a run's folder to the trash, from which `restore_folder` brings it back.
+def discard_folder(store: Path, folder: Path) -> Path:
+    """Move a run's folder to the trash, from which `restore_folder` brings it back; return its place there.
 
     Args:
         store: The folder of runs.
@@ -63,6 +63,7 @@ def discard_folder(store: Path, folder: Path) -> None:
     """
     place = store / TRASH / secrets.token_hex(8)
     _move_away(store, folder, lambda moved: place / moved.relative_to(store))
+    return place
 
 
 def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> None:

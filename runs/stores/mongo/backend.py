@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -48,9 +49,8 @@ _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
 # What people note, and how often to try again when others note at the same time.
-# In place of the time of a message that no receiver took.
-_UNSENT = "unsent"
 _NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
+_READ = (*_NOTED, "changes")
 # Entries of a run's document, and the type that each must have.
 _TYPES: dict[str, tuple[str, type]] = {
     "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)
@@ -273,12 +273,12 @@ class MongoBackend(Backend):
         key, runs = _key_of(run), self.mongo.runs
         with self.mongo.errors():
             for _ in range(_MOST_TRIES):
-                known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
+                known = runs.find_one({"_id": key}, dict.fromkeys(_READ, 1))
                 if known is None:
                     raise StoreError(f"run {run.id} is no longer in {self.where}")
                 now = MongoRun(self.store, self.mongo, key)
                 notes = change(now)
-                same = {name: known.get(name) for name in notes}  # false if others wrote since
+                same = {name: {"$eq": known.get(name)} for name in notes}  # false if others wrote since
                 if runs.update_one({"_id": key, **same}, {"$set": dict(notes)}).matched_count:
                     break
             else:
@@ -329,9 +329,11 @@ class MongoBackend(Backend):
         with self.mongo.errors():
             Remover(self.mongo).remove(_key_of(run))
 
-    def discard(self, run: Run) -> None:
+    def discard(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
         with self.mongo.errors():
             Remover(self.mongo).discard(_key_of(run))
+        with contextlib.suppress(StoreError):
+            self.change_notes(run, change)
 
     def trash(self) -> list[tuple[Discarded, Any]]:
         with self.mongo.errors():

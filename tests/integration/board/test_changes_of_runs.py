@@ -1,0 +1,84 @@
+"""Who changed a run: kept in folder and database, and shown on its page."""
+
+import getpass
+import threading
+
+import pytest
+
+from runs.__main__ import main
+from runs.board.policy import Proxy
+from runs.board.tokens import TokenFile
+from runs.board.visitors import Role
+from runs.stores.authors import MOST_CHANGES, Author
+from runs.stores.opening import open_store
+from runs.transfer.copying import copy
+
+
+def changes_of(where, id="1"):
+    with open_store(where) as store:
+        return [(one.get("by"), one.get("via"), one.get("what")) for one in store.get(id).changes]
+
+
+def test_changes_name_their_author(client_of, own_store, tmp_path, capsys):
+    file = TokenFile(tmp_path / "tokens.json")
+    client = client_of(own_store, tokens=file)
+    client.get("/runs", params={"token": file.add("ann", Role.WRITE)})
+    client.post("/list/tag", data={"run": "1", "add": "best"})
+    client.post("/list/tag", data={"run": "1", "add": "best"})  # changes nothing
+    client.post("/list/note", data={"run": "1", "note": "good & <b>bold</b>"})
+    client.post("/list/discard", data={"run": "1"})
+    assert main(["--store", own_store, "restore", "1"]) == 0
+    assert main(["--store", own_store, "tag", "1", "--remove", "best"]) == 0
+    me = getpass.getuser()
+    expected = [
+        ("ann", "token", "tags: +best"),
+        ("ann", "token", "note: good & <b>bold</b>"),
+        ("ann", "token", "moved to the trash"),
+        (me, "", "restored from the trash"),
+        (me, "", "tags: -best"),
+    ]
+    assert changes_of(own_store) == expected
+    page = client.get("/runs/1").text
+    assert '<td>ann <span class="dim">(token)</span></td><td>note: good &amp; &lt;b&gt;bold&lt;/b&gt;</td>' in page
+    assert f"<td>{me}</td><td>tags: -best</td>" in page
+    capsys.readouterr()
+    assert main(["--store", own_store, "ls", "--columns", "id,note"]) == 0  # not a field of the config
+    with open_store(own_store) as store, open_store(tmp_path / "copy", create=True) as target:
+        assert not any(name.startswith("changes") for name in store.fields())
+        copied = copy(store.get("1"), target).run
+        assert [one["what"] for one in copied.changes] == [what for _, _, what in expected]
+
+
+def test_changes_are_bounded_and_none_is_lost_between_two_boards(client_of, own_store):
+    boards = [client_of(own_store), client_of(own_store)]
+
+    def tag(board, number):
+        for step in range(10):
+            answer = board.post("/list/tag", data={"run": "2", "add": f"t{number}-{step}"})
+            assert answer.status_code == 200
+
+    threads = [threading.Thread(target=tag, args=one) for one in zip(boards, range(2), strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = {f"tags: +t{number}-{step}" for number in range(2) for step in range(10)}
+    assert {what for _, _, what in changes_of(own_store, "2")} == expected
+    with open_store(own_store) as store:
+        store.author = Author("x" * 1000)
+        for number in range(MOST_CHANGES):
+            run = store.write_note(store.get("2"), f"{number} " * 1000)
+        assert len(run.changes) == MOST_CHANGES
+        assert run.changes[0]["what"].startswith("note: 0 0")
+        assert max(len(one["by"]) + len(one["what"]) for one in run.changes) <= 400
+
+
+@pytest.mark.parametrize("changes", ["text", [1, {"what": {"a": 1}}], {"$gt": ""}])
+def test_damaged_changes_hide_nothing(client_of, own_store, changes):
+    with open_store(own_store) as store:
+        store.backend.change_notes(store.get("3"), lambda now: {"changes": changes})
+    client = client_of(own_store, proxy=Proxy("10.0.0.5", "X-User"), token="a token that nobody guesses")
+    client.get("/runs", params={"token": "a token that nobody guesses"})
+    assert client.get("/runs/3").status_code == 200
+    assert client.post("/list/tag", data={"run": "3", "add": "new"}).status_code == 200
+    assert changes_of(own_store, "3")[-1] == (getpass.getuser(), "token", "tags: +new")
