@@ -50,7 +50,7 @@ class _Row:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """The first runs of one or all stores, the number of all that match, and the stores that do not answer, with why."""
+    """First runs of one or all stores, the number of all that match, and why stores do not answer."""
 
     rows: Sequence[_Row] = ()
     total: int = 0

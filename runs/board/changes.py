@@ -64,5 +64,6 @@ def _note(visit: Visit) -> Response:
 ROUTES = [
     page("/list/discard", _discard, "POST"),
     page("/list/tag", _tag, "POST", Role.NOTE),
+    page("/list/rename", _rename, "POST", Role.NOTE),
     page("/list/note", _note, "POST", Role.NOTE),
 ]

@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from observers.record.identity import user_name
 from runs.board.answers import json_response, look_again_s, watched
 from runs.board.colours import colour_of, colours_of
 from runs.board.panels_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
@@ -89,7 +88,7 @@ def _runs(visit: Visit) -> Response:
     finally:
         visit.store.max_age_s = 0.0
     first = first_panels(view, shown.url, shown.sections)
-    user = user_name()
+    user = visit.board.visitor.name
     mine = f"user={show(user)}" if user else ""
     common = {"view": view, "problem": problem, "first": first, "max_drawn": MAX_DRAWN, "mine": mine}
     return visit.render("runs.html", 400 if problem else 200, **common, **vars(shown))

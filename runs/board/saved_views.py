@@ -8,7 +8,6 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
-from observers.record.identity import user_name
 from runs.board.answers import json_response
 from runs.board.views import RunsView
 from runs.board.visitors import Role

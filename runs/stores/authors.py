@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from observers.record.identity import user_name
 from observers.record.storable import storable_text
 
 __all__ = ["MOST_CHANGES", "Author", "entry_of", "with_changes"]
@@ -35,10 +35,7 @@ class Author:
     @classmethod
     def of_process(cls) -> Author:
         """Return the user of this process."""
-        try:
-            return cls(getpass.getuser())
-        except (OSError, KeyError, ImportError):  # an id without a name, as in a container
-            return cls("user")
+        return cls(user_name() or "user")
 
 
 def entry_of(author: Author, what: str) -> dict[str, Any]:

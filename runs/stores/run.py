@@ -493,16 +493,17 @@ class Run(abc.ABC):
         """Verdicts on it, or on the run that it reproduces, oldest first; see `runs.rerun.reproducing`."""
         return mappings_in(self.document.get("reproductions"))
 
-    def notes(self) -> dict[str, Any]:
-        """Return everything that was noted after its end: tags, note, and, if there are any, name and reproductions."""
-        optional = {"display_name": self.display_name, "reproductions": self.reproductions}
-        notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
-        return {**notes, **{name: value for name, value in optional.items() if value}}
-
     @property
     def changes(self) -> list[dict[str, Any]]:
         """Changes that people made of tags, note and so on, oldest first: `time`, `by`, `via`, `what`."""
         return mappings_in(self.document.get("changes"))
+
+    def notes(self) -> dict[str, Any]:
+        """Return everything that was noted after its end: tags, note, and, if there are any, name and so on."""
+        named = ("display_name", "reproductions", "changes")
+        optional = {name: getattr(self, name) for name in named}
+        notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
+        return {**notes, **{name: value for name, value in optional.items() if value}}
 
     @property
     def parent(self) -> Run | None:

@@ -273,9 +273,7 @@ class _Staging:
         return names
 
     def _write_notes(self) -> None:
-        notes: dict[str, Any] = {}
-        if self.earlier is not None:
-            notes = {**self.earlier.notes(), "changes": self.earlier.changes}
+        notes: dict[str, Any] = {} if self.earlier is None else dict(self.earlier.notes())
         tags = [re.sub(r"[^\w-]+", "-", tag).strip("-") for tag in self.run.tags]
         notes["tags"] = {tag: True for tag in (*(notes.get("tags") or {}), *tags, *self.tags) if tag}
         notes["note"] = notes.get("note") or self.run.note

@@ -61,12 +61,11 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that are files here, or concern the database only.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
-        "note", "notified", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary", "tags",
-        "values_file",
+        "_id", "captured_out", "captured_out_file", "changes", "checkpoints", "claims", "config", "delivery_turn",
+        "display_name", "info", "lease", "note", "provenance", "rank_outputs", "removing", "reproductions",
+        "rewinding", "summary", "tags", "values_file",
     )
 )  # fmt: skip
-_ELSEWHERE |= {"changes"}
 _CHUNK_BYTES = 2**20
 
 
@@ -126,7 +125,7 @@ class _Unloading:
         for relation in RELATIONS:
             if relation in entry:
                 entry[relation] = self._versions(relation, entry[relation])
-        notes = {**self.run.notes(), **({"changes": self.run.changes} if self.run.changes else {})}
+        notes = self.run.notes()
         if any(notes.values()):
             self._write(NOTES, notes)
         self._write(RUN, entry)  # last: without it there is no run

@@ -44,10 +44,10 @@ document.addEventListener("submit", async (event) => {
   if (!event.target.dataset.names) return;
   event.preventDefault();
   if (event.target.dataset.names === "new-tags") {
-    if (newTags.value.trim() && (await change("/list/tag", ["add", newTags.value]))) newTags.value = "";
+    if (newTags.value.trim() && (await change(`${root}/list/tag`, ["add", newTags.value]))) newTags.value = "";
     return;
   }
-  const found = await change("/list/rename", ["name", name.value]);
+  const found = await change(`${root}/list/rename`, ["name", name.value]);
   if (found) name.value = name.defaultValue = found.name;
 });
 
@@ -61,7 +61,7 @@ document.addEventListener("click", async ({ target }) => {
   const tag = target.closest("[data-untag]")?.dataset.untag;
   if (tag === undefined) return;
   newTags.focus(); // the button goes
-  await change("/list/tag", ["untag", tag]);
+  await change(`${root}/list/tag`, ["untag", tag]);
 });
 
 // ---------------------------------------------------------------------- note and commands

@@ -153,8 +153,7 @@ class FolderBackend(Backend):
         folder = place / id
         with naming_os_errors(f"{folder} cannot be written"), claimed(folder):
             now = FolderRun(self.store, place, id)
-            kept = {"changes": now.changes} if now.changes else {}
-            content = json.dumps({**now.notes(), **kept, **change(now)}, indent=2).encode()
+            content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
             with replacing(folder / NOTES) as stream:
                 stream.write(content)
 

@@ -49,8 +49,7 @@ _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
 # What people note, and how often to try again when others note at the same time.
-_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
-_READ = (*_NOTED, "changes")
+_NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions", "changes"), 100
 # Entries of a run's document, and the type that each must have.
 _TYPES: dict[str, tuple[str, type]] = {
     "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)
@@ -273,7 +272,7 @@ class MongoBackend(Backend):
         key, runs = _key_of(run), self.mongo.runs
         with self.mongo.errors():
             for _ in range(_MOST_TRIES):
-                known = runs.find_one({"_id": key}, dict.fromkeys(_READ, 1))
+                known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
                 if known is None:
                     raise StoreError(f"run {run.id} is no longer in {self.where}")
                 now = MongoRun(self.store, self.mongo, key)

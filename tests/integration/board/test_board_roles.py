@@ -23,6 +23,7 @@ from tests.processes import PIPE, Process
 # Each request that writes, and the least role that may send it.
 WRITES = {
     "/list/tag": (Role.NOTE, {"run": "1", "add": "new"}),
+    "/list/rename": (Role.NOTE, {"run": "1", "name": "new"}),
     "/list/note": (Role.NOTE, {"run": "1", "note": "new"}),
     "/list/view": (Role.NOTE, {"name": "new", "shared": "1"}),
     "/list/view/remove": (Role.NOTE, {"version": "none"}),

@@ -26,6 +26,7 @@ def test_changes_name_their_author(client_of, own_store, tmp_path, capsys):
     client.post("/list/tag", data={"run": "1", "add": "best"})
     client.post("/list/tag", data={"run": "1", "add": "best"})  # changes nothing
     client.post("/list/note", data={"run": "1", "note": "good & <b>bold</b>"})
+    client.post("/list/rename", data={"run": "1", "name": "first"})
     client.post("/list/discard", data={"run": "1"})
     assert main(["--store", own_store, "restore", "1"]) == 0
     assert main(["--store", own_store, "tag", "1", "--remove", "best"]) == 0
@@ -33,6 +34,7 @@ def test_changes_name_their_author(client_of, own_store, tmp_path, capsys):
     expected = [
         ("ann", "token", "tags: +best"),
         ("ann", "token", "note: good & <b>bold</b>"),
+        ("ann", "token", "display name: first"),
         ("ann", "token", "moved to the trash"),
         (me, "", "restored from the trash"),
         (me, "", "tags: -best"),
