@@ -27,6 +27,10 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note, verdicts on reproductions and who changed them, written later; replaced whole
+    notified/            the messages about the run that were sent, see `observers.notifying.sent`
+
+`host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
+and those recorded with `--anonymous` neither.
 
 `run.json` names the folder itself as `folder`, and the folder that the run was started in as `cwd`. If a run is
 recorded in several folders, the others name the one with the states of the training as `states_folder`. The `run.json`

@@ -506,6 +506,12 @@ class Run(abc.ABC):
         return {**notes, **{name: value for name, value in optional.items() if value}}
 
     @property
+    def alerts(self) -> list[dict[str, Any]]:
+        """Alerts that it recorded, oldest first: `time`, `level` and `text` of each, texts."""
+        alerts = mappings_in(self.info.to_dict().get("alerts"))
+        return [{name: str(alert.get(name) or "") for name in ("time", "level", "text")} for alert in alerts]
+
+    @property
     def parent(self) -> Run | None:
         """The run that it was started from, if that is in the store."""
         uid = self._text("parent")

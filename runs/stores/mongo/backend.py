@@ -48,6 +48,8 @@ __all__ = ["MongoBackend"]
 _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
+# In place of the time of a message that no receiver took.
+_UNSENT = "unsent"
 # What people note, and how often to try again when others note at the same time.
 _NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions", "changes"), 100
 # Entries of a run's document, and the type that each must have.
