@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from runs.board.answers import json_response
+from runs.board.labels import RunLabels
 from runs.board.logins import read_body
 from runs.board.pool import StorePool
 from runs.board.rendering import render

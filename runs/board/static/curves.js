@@ -37,7 +37,7 @@ class Chart {
   /** Return the address of the points that are shown. */
   url(path, more = {}) {
     const [from, to] = this.range ?? ["", ""];
-    return `${root}${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, ...more })}`;
+    return `${root}${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, joined: joined?.checked ? "1" : "", ...more })}`;
   }
 
   async load() {

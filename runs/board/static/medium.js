@@ -1,10 +1,14 @@
 // One medium on a page: what its HTML needs of scripts.
-import { announce, root } from "./board.js";
+import { announce, keepInAddress, root } from "./board.js";
 import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
 
-/** Return a medium as a part of a page. */
-export async function fetchMedium(run, number) {
-  const answer = await fetch(`${root}/medium?${new URLSearchParams({ run, number })}`).catch(() => null);
+/** Return the address parameter that keeps what is shown of the tables of a series, and that itself. */
+const wordOf = (name) => `table.${name}`;
+const tableView = (name) => new URLSearchParams(new URLSearchParams(location.search).get(wordOf(name)) ?? "");
+
+/** Return a medium of a series as a part of a page. */
+export async function fetchMedium(run, number, name) {
+  const answer = await fetch(`${root}/medium?${new URLSearchParams([...tableView(name), ["run", run], ["number", number]])}`).catch(() => null);
   return answer?.ok ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
 }
 

@@ -1,6 +1,6 @@
 // The page of a run: its tables, the note, copying commands, output as it comes.
 import { announce, get, localise, post, repeat, root } from "./board.js";
-import { onLook } from "./follow.js";
+import { look, onLook } from "./follow.js";
 import { makeSortable } from "./tables.js";
 
 const head = document.querySelector("[data-run]");
