@@ -1,11 +1,12 @@
 // Charts of any runs in the panels of the workspace: they follow eyes, groups, colours, brushes and the selection.
+import { root } from "./board.js";
 import { drawHistogram, drawImportances, drawScatter, countsOf, scaleOf, sharesOf, showTable, tableOf } from "./charts.js";
 import { isShown } from "./eyes.js";
 import { ParallelPlot } from "./parallel.js";
 import { viridis } from "./plots.js";
 import { addSelected, onSelected, selected } from "./selected.js";
 
-const addressOf = (id) => `/runs/${encodeURIComponent(id)}`;
+const addressOf = (id) => `${root}/runs/${encodeURIComponent(id)}`;
 const drawn = new WeakMap(); // of each figure: its table, its parallel coordinates, and the keys of its runs
 
 /** Return the runs of an answer that are shown; those of hidden groups and runs are not. */

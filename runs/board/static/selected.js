@@ -1,6 +1,8 @@
 // The runs that are selected. The selection lasts over pages and reloads, as long as the tab is open.
 
-const KEPT = "selected runs";
+import { root } from "./board.js";
+
+const KEPT = `selected runs${root}`;
 const listeners = [];
 
 export const selected = new Set(JSON.parse(sessionStorage.getItem(KEPT) ?? "[]"));
