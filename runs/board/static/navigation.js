@@ -1,5 +1,6 @@
 // Going to another view of the workspace in place: the parts of the page that change are replaced, the charts stay.
 import { localise, root } from "./board.js";
+import { copyBrushes } from "./brushes.js";
 import { readEyes } from "./eyes.js";
 import { renewPanels } from "./panels.js";
 

@@ -6,7 +6,6 @@ import { keepSelected, onSelected, selected } from "./selected.js";
 
 const $ = (id) => document.getElementById(id);
 const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
-// The selection lasts over pages and reloads, as long as the tab is open.
 const PART = 200;
 let last = null;
 
