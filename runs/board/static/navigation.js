@@ -1,5 +1,6 @@
 // Going to another view of the workspace in place: the parts of the page that change are replaced, the charts stay.
 import { localise, root } from "./board.js";
+import { copyBrushes, readBrushes } from "./brushes.js";
 import { readEyes } from "./eyes.js";
 import { renewPanels } from "./panels.js";
 
@@ -37,6 +38,7 @@ export async function go(address, { isBack = false, focus = "" } = {}) {
   const [finding, list, panels] = fresh;
   if (!isBack) history.pushState(null, "", ownAddress(finding.querySelector("form").dataset.address));
   readEyes();
+  readBrushes();
   document.getElementById("finding").replaceWith(finding);
   document.getElementById("list").replaceWith(list);
   for (const listener of listeners) listener();
@@ -57,6 +59,7 @@ function keepOwn(url) {
     url.searchParams.delete(name);
     for (const value of here.getAll(name)) url.searchParams.append(name, value);
   }
+  copyBrushes(here, url.searchParams);
 }
 
 document.addEventListener("click", (event) => {

@@ -1,18 +1,12 @@
 // The plots of a sweep: parallel coordinates that filter the table, history, importances, slices, heat map.
 import { repeat, root } from "./board.js";
-import { brushesOf, makeForm, writeBrushes } from "./brushes.js";
-import { Scale, asFile, asPng, drawParallel } from "./parallel.js";
-import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme, plotly } from "./plots.js";
+import { drawImportances, drawScatter, scaleOf, showTable } from "./charts.js";
+import { ParallelPlot } from "./parallel.js";
+import { configOf, csvText, fetchJson, layoutOf, lineColour, onScheme, plain, plotly, viridis } from "./plots.js";
+import { binned } from "./scales.js";
 
 const $ = (id) => document.getElementById(id);
 const id = $("sweep").dataset.sweep;
-const MOST_BINS = 12;
-// From bad to good: viridis, Smith and van der Walt 2015, https://bids.github.io/colormap/
-const GOOD = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
-const brushes = new Map();
-let isAsked = false; // whether the brushes of the address are taken on
-let showBrushes;
-let showForm;
 let chosen = null;
 let data;
 let importances;
@@ -30,7 +24,6 @@ function keep() {
     if (select.value !== select.dataset.usual) url.searchParams.set(select.id, select.value);
     else url.searchParams.delete(select.id);
   }
-  writeBrushes(url.searchParams, brushes);
   window.history.replaceState(null, "", url);
 }
 
@@ -45,16 +38,12 @@ function goodness() {
   return new Map(sorted.map((trial, rank) => [trial.number, sorted.length > 1 ? rank / (sorted.length - 1) : 1]));
 }
 
-function colourOf(share) {
-  const at = Math.min(GOOD.length - 2, Math.floor(share * (GOOD.length - 1)));
-  const rest = share * (GOOD.length - 1) - at;
-  return `rgb(${GOOD[at].map((one, part) => Math.round(one + (GOOD[at + 1][part] - one) * rest)).join(",")})`;
+/** Return complete trials as marks of charts, with values that functions find. */
+function marksOf(...values) {
+  return complete().map((trial) => ({ id: trial.number, label: nameOfTrial(trial), color: lineColour(0), values: values.map((of) => of(trial) ?? null) }));
 }
 
-/** Return a text that plotly takes for no markup. */
-function shown(text) {
-  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-}
+const nameOfTrial = ({ number, runs }) => (runs.length ? `trial ${number}, run ${runs.join(", ")}` : `trial ${number}`);
 
 // ---------------------------------------------------------------------- parallel coordinates
 
@@ -62,34 +51,17 @@ function columns() {
   return [...data.parameters.map((name) => [name, (trial) => trial.parameters[name]]), [nameOf(), (trial) => valueOf(trial) ?? null]];
 }
 
+const parallelPlot = new ParallelPlot($("parallel").querySelector(".plot"), "trial", `sweep ${id}`, (ids) => {
+  chosen = ids;
+  filter();
+});
+
 function parallel() {
   const good = goodness();
-  const trials = complete().toSorted((a, b) => good.get(a.number) - good.get(b.number));
   const axes = columns();
-  const scales = axes.map(([name, of]) => new Scale(name, trials.map(of)));
-  const rows = trials.map((trial) => ({ number: trial.number, values: axes.map(([, of]) => of(trial)), color: colourOf(good.get(trial.number)) }));
-  const colors = { text: colour("--text"), line: colour("--strong-line"), ground: colour("--bg"), accent: colour("--accent"), font: "system-ui, sans-serif" };
-  if (!isAsked && trials.length) {
-    isAsked = true;
-    for (const [name, brush] of brushesOf(asked, scales)) brushes.set(name, brush);
-    $("ranges").parentElement.open = brushes.size > 0;
-  }
-  showBrushes = drawParallel($("parallel").querySelector("svg"), scales, rows, colors, brushes, brushed);
-  // What is being typed stays.
-  if (!$("ranges").contains(document.activeElement)) showForm = makeForm($("ranges"), scales, brushes, brushed);
-  choose();
-}
-
-function brushed(control) {
-  choose(control);
-  keep();
-}
-
-/** Show the brushes in the plot and in the form, and what they choose in the table. */
-function choose(control) {
-  showForm(control);
-  chosen = showBrushes();
-  filter();
+  const marks = marksOf(...axes.map(([, of]) => of)).map((mark) => ({ ...mark, color: viridis(good.get(mark.id)) }));
+  const scales = axes.map(([name], at) => scaleOf({ name }, at, marks));
+  parallelPlot.draw(scales, marks.toSorted((a, b) => good.get(a.id) - good.get(b.id)));
 }
 
 /** Show the trials that are chosen in the table. */
@@ -100,22 +72,6 @@ function filter() {
     count += !row.hidden;
   }
   $("count").textContent = count;
-  $("brushed").textContent = chosen === null ? "drag along an axis to choose trials" : `${chosen.size} trial${chosen.size === 1 ? "" : "s"} chosen; click an axis to choose all of it`;
-}
-
-for (const button of document.querySelectorAll("[data-save]")) {
-  button.addEventListener("click", async () => {
-    const svg = $("parallel").querySelector("svg");
-    const name = `sweep_${id}_parallel.${button.dataset.save}`;
-    if (button.dataset.save === "svg") download(name, new Blob([asFile(svg, colour("--bg"))], { type: "image/svg+xml" }));
-    else if (button.dataset.save === "png") download(name, await asPng(svg, colour("--bg")));
-    else download(name, new Blob([csv([["trial", ...columns().map(([one]) => one)], ...complete().map((trial) => [trial.number, ...columns().map(([, of]) => of(trial))])])], { type: "text/csv" }));
-  });
-}
-
-function csv(rows) {
-  const quote = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
-  return rows.map((row) => row.map(quote).join(",")).join("\n") + "\n";
 }
 
 // ---------------------------------------------------------------------- the others
@@ -133,7 +89,7 @@ function history() {
     { x, y: trials.map(valueOf), type: "scatter", mode: "markers", name: "trial", marker: { color: lineColour(0), opacity: 0.65, size: 7 } },
     { x, y: so_far.map((one) => (Number.isFinite(one) ? one : null)), type: "scatter", mode: "lines", name: "best so far", line: { shape: "hv", color: lineColour(1), width: 2 } },
   ];
-  return plot($("history").querySelector(".plot"), traces, { xaxis: { title: { text: "trial" } }, yaxis: { title: { text: shown(nameOf()) } }, hovermode: "closest" }, "history");
+  return plot($("history").querySelector(".plot"), traces, { xaxis: { title: { text: "trial" } }, yaxis: { title: { text: plain(nameOf()) } }, hovermode: "closest" }, "history");
 }
 
 async function importance() {
@@ -146,16 +102,15 @@ async function importance() {
     notes.textContent = error.message;
     return;
   }
-  const found = Object.entries(importances[objective()] ?? {});
-  notes.textContent = found.length ? "part in the variation of the objective" : "too few trials have ended, or their values are all the same";
-  if (!found.length) return;
-  const names = Object.keys(found[0][1]).toReversed();
-  const traces = found.map(([method, of], number) => ({ type: "bar", orientation: "h", name: method, y: names.map(shown), x: names.map((name) => of[name]), marker: { color: lineColour(number) } }));
-  await plot(place, traces, { showlegend: true, legend: { orientation: "h", y: -0.12 }, hovermode: "closest", barmode: "group" }, "importances");
+  const found = importances[objective()] ?? {};
+  const isAny = Object.keys(found).length > 0;
+  notes.textContent = isAny ? "part in the variation of the objective" : "too few trials have ended, or their values are all the same";
+  if (!isAny) return;
+  await drawImportances(place, found, `sweep ${id} importances`);
+  heat(); // of the most important parameters
 }
 
 function slices() {
-  const trials = complete();
   for (const [at, name] of data.parameters.entries()) {
     let figure = $("slices").children[at];
     if (!figure) {
@@ -167,40 +122,29 @@ function slices() {
       figure.append(place);
       $("slices").append(figure);
     }
-    const scale = new Scale(name, trials.map((trial) => trial.parameters[name]));
-    const x = trials.map((trial) => trial.parameters[name] ?? null).map((one) => (scale.isNumeric || one === null ? one : shown(one)));
-    const marker = { color: trials.map((trial) => trial.number), colorscale: "Viridis", size: 7, line: { width: 0.5, color: colour("--strong-line") } };
-    const traces = [{ x, y: trials.map(valueOf), text: trials.map((trial) => `trial ${trial.number}`), type: "scatter", mode: "markers", name: "trial", marker }];
-    const xaxis = { title: { text: shown(name) }, type: scale.isNumeric ? (scale.isLog ? "log" : "linear") : "category", exponentformat: "e" };
-    plot(figure.querySelector(".plot"), traces, { xaxis, yaxis: { title: { text: shown(nameOf()) } }, hovermode: "closest" }, `slice ${name}`);
+    const marks = marksOf((trial) => trial.parameters[name], valueOf, (trial) => trial.number);
+    drawScatter(figure.querySelector(".plot"), [{ name }, { name: nameOf() }, { name: "trial" }], marks, `sweep ${id} slice ${name}`);
   }
 }
 
-function fill(select, wanted) {
-  if (select.options.length) return;
-  for (const name of data.parameters) select.add(new Option(name, name));
-  select.selectedIndex = Math.min(wanted, data.parameters.length - 1);
-  select.dataset.usual = select.value;
-  if (data.parameters.includes(asked.get(select.id))) select.value = asked.get(select.id);
+/** Offer the parameters; until one is chosen, that of a rank among the most important ones is. */
+function fill(select, rank) {
+  const isNew = !select.options.length;
+  for (const name of isNew ? data.parameters : []) select.add(new Option(name, name));
+  const isUsual = isNew || select.value === select.dataset.usual;
+  const [shares] = Object.values(importances?.[objective()] ?? {});
+  const ranked = [...new Set([...Object.keys(shares ?? {}), ...data.parameters])].filter((name) => data.parameters.includes(name));
+  select.dataset.usual = ranked[Math.min(rank, ranked.length - 1)];
+  if (isUsual) select.value = select.dataset.usual;
+  if (!isNew) return;
+  if (data.parameters.includes(asked.get(select.id))) {
+    select.value = asked.get(select.id);
+    select.dataset.usual = ""; // it stays
+  }
   select.addEventListener("change", () => {
     heat();
     keep();
   });
-}
-
-/** Return bins of an axis: their labels, and the bin of a value. */
-function binned(name, trials) {
-  const values = trials.map((trial) => trial.parameters[name]);
-  const scale = new Scale(name, values);
-  const own = [...new Set(values.filter((one) => one !== null && one !== undefined))];
-  if (!scale.isNumeric || (own.length <= MOST_BINS && own.length <= trials.length / 2)) {
-    const sorted = scale.isNumeric ? own.toSorted((a, b) => a - b) : scale.names;
-    return { labels: sorted.map(shown), of: (value) => sorted.indexOf(scale.isNumeric ? value : String(value)) };
-  }
-  const num = Math.min(MOST_BINS, Math.max(4, Math.ceil(Math.sqrt(trials.length))));
-  const edge = (at) => (scale.isLog ? scale.low * (scale.high / scale.low) ** (at / num) : scale.low + ((scale.high - scale.low) * at) / num);
-  const labels = Array.from({ length: num }, (_, at) => `${Number(edge(at).toPrecision(2))}–${Number(edge(at + 1).toPrecision(2))}`);
-  return { labels, of: (value) => (value === null || value === undefined ? -1 : Math.min(num - 1, Math.floor(scale.place(value) * num))) };
 }
 
 function heat() {
@@ -210,7 +154,10 @@ function heat() {
   fill($("heat-y"), 1);
   const [x, y] = [$("heat-x").value, $("heat-y").value];
   const trials = complete();
-  const [across, down] = [binned(x, trials), binned(y, trials)];
+  const [across, down] = [x, y].map((name) => {
+    const marks = marksOf((trial) => trial.parameters[name]);
+    return binned(scaleOf({ name }, 0, marks), marks.map(({ values }) => values[0]));
+  });
   const cells = down.labels.map(() => across.labels.map(() => []));
   for (const trial of trials) {
     const [column, row] = [across.of(trial.parameters[x]), down.of(trial.parameters[y])];
@@ -223,46 +170,27 @@ function heat() {
   const share = (mean) => (high > low ? (isMaximized() ? mean - low : high - mean) / (high - low) : 1);
   // Of rectangles: plotly's own heat maps need styles that the content security policy forbids.
   const shapes = filled.map(({ at, column, mean }) => ({
-    type: "rect", layer: "below", x0: column - 0.5, x1: column + 0.5, y0: at - 0.5, y1: at + 0.5, fillcolor: colourOf(share(mean)), line: { width: 0 },
+    type: "rect", layer: "below", x0: column - 0.5, x1: column + 0.5, y0: at - 0.5, y1: at + 0.5, fillcolor: viridis(share(mean)), line: { width: 0 },
   }));
   const traces = [{
     type: "scatter", mode: "text", x: filled.map(({ column }) => column), y: filled.map(({ at }) => at),
     text: filled.map(({ mean }) => String(Number(mean.toPrecision(3)))),
     textfont: { size: 10.5, color: filled.map(({ mean }) => (share(mean) > 0.6 ? "#000" : "#fff")) },
-    hovertext: filled.map(({ at, column, num, mean }) => `${across.labels[column]}, ${down.labels[at]}: ${mean.toPrecision(5)}, ${num} trial${num === 1 ? "" : "s"}`),
+    hovertext: filled.map(({ at, column, num, mean }) => plain(`${across.labels[column]}, ${down.labels[at]}: ${mean.toPrecision(5)}, ${num} trial${num === 1 ? "" : "s"}`)),
     hoverinfo: "text", name: "",
   }];
   const axis = (name, { labels }) => ({
-    title: { text: shown(name), standoff: 8 }, tickvals: labels.map((_, at) => at), ticktext: labels, range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
+    title: { text: plain(name), standoff: 8 }, tickvals: labels.map((_, at) => at), ticktext: labels.map(plain), range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
   });
   const layout = { xaxis: axis(x, across), yaxis: axis(y, down), shapes, hovermode: "closest" };
-  heatTable(x, y, across.labels, down.labels, cells);
-  plot($("heat").querySelector(".plot"), traces, layout, "heat map", () =>
-    csv([[x, y, `mean ${nameOf()}`, "trials"], ...filled.map(({ at, column, num, mean }) => [across.labels[column], down.labels[at], mean, num])]),
+  const head = [["", ...across.labels], ...cells.map((row, at) => [down.labels[at], ...row.map(written)])];
+  showTable($("heat-table"), `Mean ${nameOf()}, and number of trials, by ${y} (rows) and ${x} (columns)`, head);
+  return plot($("heat").querySelector(".plot"), traces, layout, "heat map", () =>
+    csvText([[x, y, `mean ${nameOf()}`, "trials"], ...filled.map(({ at, column, num, mean }) => [across.labels[column], down.labels[at], mean, num])]),
   );
 }
 
-/** Show the heat map as a table, for those who read it or go through it by keys. */
-function heatTable(x, y, across, down, cells) {
-  const table = document.createElement("table");
-  table.className = "wide table";
-  const plain = (label) => label.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
-  const head = (text, scope, row) => row.append(Object.assign(document.createElement("th"), { textContent: plain(text), scope }));
-  table.createCaption().textContent = `Mean ${nameOf()}, and number of trials, by ${y} (rows) and ${x} (columns)`;
-  const first = table.createTHead().insertRow();
-  first.insertCell();
-  across.forEach((label) => head(label, "col", first));
-  const body = table.createTBody();
-  cells.forEach((row, at) => {
-    const line = body.insertRow();
-    head(down[at], "row", line);
-    for (const cell of row) {
-      const mean = cell.reduce((a, b) => a + b, 0) / cell.length;
-      line.insertCell().textContent = cell.length ? `${Number(mean.toPrecision(5))} (${cell.length})` : "–";
-    }
-  });
-  $("heat-table").replaceChildren(table);
-}
+const written = (cell) => (cell.length ? `${Number((cell.reduce((a, b) => a + b, 0) / cell.length).toPrecision(5))} (${cell.length})` : "–");
 
 function intermediate() {
   const trials = data.trials.filter((trial) => trial.reports.length > 1).slice(-300);
@@ -273,7 +201,7 @@ function intermediate() {
     x: trial.reports.map(([step]) => step), y: trial.reports.map(([, value]) => value), type: "scatter", mode: "lines",
     name: `trial ${trial.number}, ${trial.state.toLowerCase()}`, opacity: 0.7, line: { width: 1.4, color: colors[trial.state] ?? lineColour(6) },
   }));
-  plot($("intermediate").querySelector(".plot"), traces, { hovermode: "closest", xaxis: { title: { text: "step" } }, yaxis: { title: { text: shown(data.objectives[0]?.name ?? "value") } } }, "intermediate values");
+  plot($("intermediate").querySelector(".plot"), traces, { hovermode: "closest", xaxis: { title: { text: "step" } }, yaxis: { title: { text: plain(data.objectives[0]?.name ?? "value") } } }, "intermediate values");
 }
 
 /** Ask how the sweep stands; return whether its trials are others than before. */
