@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from runs.board.assets import plotly_url
+from runs.board.charts import is_chart
 from runs.board.roots import rooted
 from runs.query.names import TIMES, full_name
 from runs.query.texts import duration_text, is_number, size_text, value_text
@@ -119,7 +120,7 @@ def _environment() -> jinja2.Environment:
         "time": _time,
     }
     environment.filters["status_class"] = _status_class
-    environment.tests |= {"numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
+    environment.tests |= {"chart": is_chart, "numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
     environment.globals |= {"content_url": content_url, "pages": PAGES, "plotly_url": plotly_url}
     environment.globals |= {"rooted": rooted, "run_url": run_url}
     return environment
