@@ -131,7 +131,8 @@ async function load(figure) {
     if (!isSame) await draw(figure);
   } catch (error) {
     if (number < figure.numAsked) return;
-    if (isChart(figure)) again.set(figure, performance.now() + 5000); // of more runs it may be drawn
+    // Of more runs a chart may be drawn; a board that is away comes back.
+    if (isChart(figure) || error.isAway) again.set(figure, performance.now() + 5000);
     notes.textContent = error.message;
     notes.classList.add("problem");
     if (error.isAway) due.set(figure, "load");
@@ -200,6 +201,7 @@ onEyes(async () => {
   });
   await pause(50);
   for (const [figure, { plot }] of drawn) {
+    if (number < numToggled) return; // the eye that was clicked since draws them
     if (!visible.has(figure) || !plot.data || isChart(figure)) {
       if (!due.has(figure)) due.set(figure, "draw");
       continue;
@@ -273,10 +275,13 @@ export function renewPanels(fresh) {
   return isOther ? all("load") : null;
 }
 
-/** Load the panels of running runs again, and the charts; return the seconds until that is due again. */
+/** Load again the panels of running runs, the charts, and what could not be loaded; return the seconds until that is due again. */
 export async function followPanels() {
-  const living = [...again.keys()].filter((figure) => visible.has(figure) && (!range || isChart(figure)));
-  await Promise.all(living.filter((figure) => again.get(figure) <= performance.now()).map(load));
+  const isFollowed = (figure) => visible.has(figure) && (!range || isChart(figure) || due.get(figure) === "load");
+  const living = [...again.keys()].filter(isFollowed);
+  const figures = living.filter((figure) => again.get(figure) <= performance.now());
+  for (const figure of figures) due.delete(figure);
+  await Promise.all(figures.map(load));
   return Math.max(1, Math.min(5, ...living.map((figure) => (again.get(figure) - performance.now()) / 1000)));
 }
 
