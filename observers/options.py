@@ -14,6 +14,7 @@ import_sacred()
 
 from sacred.commandline_options import cli_option
 
+from observers.notifying.addresses import ADDRESSES_VARIABLE
 from observers.record.redaction import is_secret_name, redact
 
 __all__ = [
@@ -63,9 +64,9 @@ def environment_option(args: str, run: Any) -> None:
     for name in filter(None, map(str.strip, args.split(","))):
         names = fnmatch.filter(os.environ, name) if "*" in name else [name]
         values |= {each: os.environ.get(each) for each in names}
-    hidden = sorted(name for name in values if is_secret_name(name))
+    hidden = sorted(name for name in values if is_secret_name(name) or name == ADDRESSES_VARIABLE)
     if hidden:
-        _log.warning("-E: not recorded, because their names suggest secrets: %s", ", ".join(hidden))
+        _log.warning("-E: not recorded, because they hold secrets, or their names suggest it: %s", ", ".join(hidden))
     run.meta_info["environment"] = {
         name: None if value is None else redact(value) for name, value in sorted(values.items()) if name not in hidden
     }

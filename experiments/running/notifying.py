@@ -93,7 +93,7 @@ class Notifier:
         info = read_json_if_whole(folder / INFO)
         alerts = info.get("alerts") if isinstance(info, dict) else None
         if isinstance(alerts, list) and alerts:
-            self._alerts = alerts[:_MAX_ALERTS]
+            self._alerts = [alert for alert in alerts if isinstance(alert, dict)][:_MAX_ALERTS]
             self._run.info |= {"alerts": self._alerts, "alert_level": info.get("alert_level")}
 
     # ------------------------------------------------------------------ alerts
@@ -200,7 +200,13 @@ class Notifier:
                 is_first, claim = (True, None) if event is None else self._claim(event)
                 if not is_first:
                     return
-                sending = Sending(message, addresses, claim)
+                try:
+                    sending = Sending(message, addresses, claim)
+                except BaseException:
+                    if claim is not None and event is not None:
+                        with contextlib.suppress(OSError):
+                            SentMessages(claim.parents[1]).release(event)
+                    raise
             finally:
                 started.set()
             for problem in sending.problems():

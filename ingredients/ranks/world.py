@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import socket
 from collections.abc import Mapping
@@ -69,9 +70,11 @@ def world_of(environ: Mapping[str, str] | None = None) -> World:
 
 
 def _launch(environ: Mapping[str, str]) -> str:
-    """Return the id of the launch, or without one host and pid of the parent process."""
+    """Return the id of the launch, or without one a digest of host and pid of the parent process."""
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
-    return run_id if run_id != "none" else f"{socket.gethostname()}/{os.getppid()}"
+    if run_id != "none":
+        return run_id
+    return hashlib.sha256(f"{socket.gethostname()}/{os.getppid()}".encode()).hexdigest()[:16]
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

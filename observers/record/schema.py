@@ -26,7 +26,7 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
     ranks/               for a run of several processes, the output of each but rank 0, as `NUMBER.txt`; each written
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
-    notes.json           tags, a note, verdicts on reproductions and who changed them, written later; replaced whole
+    notes.json           tags, a note, a display name, verdicts on reproductions and who changed them; replaced whole
     notified/            the messages about the run that were sent, see `observers.notifying.sent`
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,

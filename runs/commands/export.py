@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from observers.record.redaction import hide_passwords
 from runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
 from runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
 from runs.commands.terminal.selection import add_selection, choose_runs, names_in
@@ -71,7 +72,9 @@ def _format_of(arguments: argparse.Namespace) -> str:
     if arguments.output is None and format in _TRACKERS:
         raise RunsError(f"export: got no place for {format}, expected -o FOLDER, or for mlflow the address of a server")
     if isinstance(arguments.output, str) and format != "mlflow":
-        raise RunsError(f"export: got the address {arguments.output}, expected a file; only mlflow takes an address")
+        raise RunsError(
+            f"export: got the address {hide_passwords(arguments.output)}, expected a file; only mlflow takes an address"
+        )
     if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     return format
@@ -96,7 +99,9 @@ def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
             print_to_stderr(f"note: not exported of run {run.id}: {sentence}")
     parts = [f"{counts[name]} {name}" for name in ("new", "replaced", "present", "failed") if counts[name]]
     partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
-    print_text(f"exported to {output}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}")
+    print_text(
+        f"exported to {hide_passwords(output)}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}"
+    )
     return 1 if counts["failed"] else 0
 
 

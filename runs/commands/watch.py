@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) -> int:
-    from runs.errors import StoreAwayError
+    from runs.errors import StoreError
     from runs.sweeps.views.digest import Digests
     from runs.work.watching import Outbox, RecentRuns
 
@@ -70,12 +70,12 @@ def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) 
                         for line in notice.text.splitlines():
                             print_text(line)
                     sys.stdout.flush()
-                except StoreAwayError as error:
+                except StoreError as error:
                     if arguments.once:
                         raise
                     print_to_stderr(f"note: {error}; trying again")
                 if arguments.once:
-                    return 0
+                    return int(outbox.has_untaken)
                 time.sleep(arguments.interval)
         finally:
             digests.close()

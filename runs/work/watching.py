@@ -120,11 +120,15 @@ class Outbox:
         store: The store, which keeps the claims.
         addresses: Where to send them; without any, notices are only passed on.
         tell: Takes a line about a message that cannot be sent.
+
+    Attributes:
+        has_untaken: Whether there was a message that no receiver took.
     """
 
     def __init__(self, store: Store, addresses: Sequence[str], tell: Callable[[str], None]) -> None:
         self._store, self._addresses, self._tell = store, list(addresses), tell
         self._last_problem = ""
+        self.has_untaken = False
         self.done: set[tuple[str, str]] = set()
 
     def send(self, notices: Sequence[Notice]) -> list[Notice]:
@@ -143,23 +147,35 @@ class Outbox:
         if not self._addresses:
             self.done |= {notice.key for notice in notices}
             return notices
-        claimed = []
+        claimed: list[Notice] = []
+        away: StoreAwayError | None = None
         for notice in notices:
             self.done.add(notice.key)
             try:
                 if self._store.backend.claim_message(notice.run, notice.event):
                     claimed.append(notice)
-            except StoreAwayError:
+            except StoreAwayError as error:
                 self.done.discard(notice.key)
-                raise
+                away = error
+                break
             except StoreError as error:
                 self._tell(f"not sent: {error}")
         if claimed and not self._deliver(_message(self._store, claimed)):
-            for notice in claimed:
-                self._store.backend.release_message(notice.run, notice.event)
-                self.done.discard(notice.key)
-            return []
+            self._release(claimed)
+            claimed = []
+        if away is not None:
+            raise away
         return claimed
+
+    def _release(self, notices: Sequence[Notice]) -> None:
+        """Give back the claims on messages that nobody took."""
+        self.has_untaken = True
+        for notice in notices:
+            self.done.discard(notice.key)
+            try:
+                self._store.backend.release_message(notice.run, notice.event)
+            except StoreError as error:  # such as a run that was removed meanwhile
+                self._tell(f"not sent: {error}")
 
     def _deliver(self, message: Message) -> bool:
         """Send a message; return whether a receiver took it. The same problem is told once."""

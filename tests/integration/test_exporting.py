@@ -214,6 +214,14 @@ def test_places_that_make_no_sense_are_refused(words, message, store, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_is_named(store):
-    with pytest.raises(ForeignError, match=r"http://127\.0\.0\.1:9"):
-        list(export_to([store.get("1")], "http://127.0.0.1:9", "mlflow"))
+def test_a_server_that_is_not_there_is_named_without_its_password(store):
+    with pytest.raises(ForeignError, match=r"http://ann:\*\*\*@127\.0\.0\.1:9") as raised:
+        list(export_to([store.get("1")], "http://ann:s3cret@127.0.0.1:9", "mlflow"))
+    assert "s3cret" not in str(raised.value)
+
+
+def test_artifacts_lie_beside_a_database_of_mlflow(store, out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    list(export_to([store.get("1")], f"sqlite:///{out}/mlflow.db", "mlflow"))
+    assert list((out / "artifacts").glob("*/artifacts/notes/a.txt"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

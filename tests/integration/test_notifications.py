@@ -28,6 +28,7 @@ from observers.notifying.sent import SentMessages
 from runs.__main__ import main
 from runs.board.app import create_app
 from runs.board.security import Policy
+from runs.errors import StoreAwayError
 from runs.stores.opening import open_store
 from runs.sweeps.views.digest import Digests
 from runs.work.watching import Outbox, RecentRuns
@@ -322,6 +323,63 @@ def test_finished_sweep_is_told_of_in_one_digest(tmp_path, receivers):
     assert sent[0].splitlines()[1].startswith("best: trial 0")
     assert [message["message"].startswith(sent[0]) for message in receiver.messages] == [True]
     assert [problem.partition(" in /")[0] for problem in problems] == ["sweep lr: there is no sweep lr"]
+
+
+def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatch, receivers):
+    for _ in range(2):
+        record(bad, FileObserver(tmp_path))
+    receiver, problems = receivers(), []
+    with open_store(tmp_path) as store:
+        claim = store.backend.claim_message
+
+        def claim_once(run, event):
+            return next(answers)(run, event)
+
+        def away(run, event):
+            raise StoreAwayError("the store is away")
+
+        answers = iter([claim, away])
+        monkeypatch.setattr(store.backend, "claim_message", claim_once)
+        outbox = Outbox(store, [receiver.address], problems.append)
+        notices = RecentRuns(store, timedelta(hours=1)).notices(600)
+        assert len(notices) == 2
+        with pytest.raises(StoreAwayError):
+            outbox.send(notices)
+        assert receiver.titles == [notices[0].text.partition("\n")[0]]
+        monkeypatch.setattr(store.backend, "claim_message", claim)
+        assert outbox.send(notices) == notices[1:]
+
+
+def test_run_removed_beside_a_watcher_hides_no_others_and_an_untaken_message_is_an_exit_code(
+    tmp_path, monkeypatch, receivers
+):
+    for _ in range(2):
+        record(bad, FileObserver(tmp_path))
+    receiver, problems = receivers("500"), []
+    with open_store(tmp_path) as store:
+        outbox = Outbox(store, [receiver.address], problems.append)
+        notices = RecentRuns(store, timedelta(hours=1)).notices(600)
+        store.remove([notices[0].run])
+        assert outbox.send(notices) == []
+        assert SentMessages(notices[1].run.folder).is_unsent("failed")
+        assert outbox.has_untaken
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    assert main(["--store", str(tmp_path), "watch", "--once", "--notify"]) == 1
+
+
+def test_sweep_with_a_trial_that_died_long_ago_is_told_of_once_it_is_done(tmp_path):
+    with tarfile.open(Path(__file__).parents[1] / "data" / "0.2.0.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with open_store(tmp_path / "my_runs") as store:
+        recent = RecentRuns(store, timedelta(days=36500))
+        recent.runs = [run for run in recent.runs if run["meta.sweep.id"] == "lr_folder"]
+        ended = recent.ended
+        recent.runs.append(recent.runs[0])
+        answers = iter([False, True])
+        recent.ended = lambda run: next(answers) and ended(run)
+        digests = Digests(store, [].append)
+        assert [notice.event for notice in digests.notices(recent)] == ["sweep_done"]
+        digests.close()
 
 
 def test_alerts_are_bounded_and_shown_as_text(tmp_path, capsys, caplog):

@@ -137,8 +137,16 @@ def test_variables_that_an_option_names_are_recorded_without_secrets(tmp_path, m
     found = load(tmp_path / "runs" / "1")["meta"]
     assert found["environment"] == {"LAB_ONE": "1", "LAB_URL": "mongodb://host/db", "SITE": None}
     assert found["options"]["--environment"] == names
-    assert "-E: not recorded, because their names suggest secrets: LAB_TOKEN" in caplog.messages
+    hidden = "-E: not recorded, because they hold secrets, or their names suggest it: LAB_TOKEN"
+    assert hidden in caplog.messages
     assert "hidden" not in (tmp_path / "runs" / "1" / "run.json").read_text()
+
+
+def test_addresses_of_notifications_are_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_NOTIFY", "json://ann:hidden@127.0.0.1:9")
+    record(lambda: 1, FileObserver(tmp_path), options={"--environment": "SACRISTAN_*"})
+    assert "SACRISTAN_NOTIFY" not in load(tmp_path / "1")["meta"]["environment"]
+    assert "hidden" not in (tmp_path / "1" / "run.json").read_text()
 
 
 def test_main_file_that_is_gone_when_the_run_starts_is_no_error(tmp_path):

@@ -43,7 +43,8 @@ class Digests:
         found = []
         for id, runs in by_sweep.items():
             last = max(runs, key=lambda run: run.uid or "")
-            if not all(map(recent.ended, runs)) or (last.uid or last.id, "sweep_done") in known:
+            is_open = any(run.status in ("RUNNING", "QUEUED") for run in runs)
+            if is_open or not any(map(recent.ended, runs)) or (last.uid or last.id, "sweep_done") in known:
                 continue
             text = self._text(id)
             if text is not None:

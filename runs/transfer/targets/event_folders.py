@@ -122,6 +122,6 @@ def _write(run: Run, key: str, folder: Path) -> tuple[int, list[str]]:
     stopped = run.stop_time or datetime.fromtimestamp(start, UTC)
     if isinstance(run.result, int | float):
         events.add_result(float(run.result), stopped)
-    if not events.end(stopped, completed=run.status == "COMPLETED"):
+    if not events.end(stopped, completed=run.status.startswith("COMPLETED")):
         raise ForeignError(f"{folder} cannot be written as a whole; make room on its disk and export again")
     return num_points, left_out

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from observers.record.redaction import hide_passwords
 from observers.record.safe_paths import relative_path
 from runs.errors import ForeignError, MissingExtraError, StoreError
 from runs.query.flattening import dotted
@@ -35,7 +36,13 @@ LACKS = (
     "it has no place for sources and provenance",
 )
 _UID, _STATE = "sacristan.uid", "sacristan.state"
-_STATUSES = {"COMPLETED": "FINISHED", "FAILED": "FAILED", "RUNNING": "RUNNING", "QUEUED": "SCHEDULED"}
+_STATUSES = {
+    "COMPLETED": "FINISHED",
+    "COMPLETED_WITH_LOSS": "FINISHED",
+    "FAILED": "FAILED",
+    "RUNNING": "RUNNING",
+    "QUEUED": "SCHEDULED",
+}
 # MLflow's limits: points in a request, characters of a name, of a parameter and of a tag.
 _BATCH, _NAME, _PARAM, _TAG = 1000, 250, 6000, 5000
 
@@ -51,6 +58,7 @@ def open_target(output: str) -> Iterator[MlflowTarget]:
         ForeignError: If it cannot be opened.
         MissingExtraError: If MLflow is not installed.
     """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
         from mlflow import MlflowClient
     except ImportError as error:
@@ -69,7 +77,11 @@ def open_target(output: str) -> Iterator[MlflowTarget]:
                 f"{output} is no folder that MLflow still writes to; name a new folder, or the address of a server"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        output, artifacts = f"sqlite:///{folder}/mlflow.db", (folder / "artifacts").as_uri()
+        output = f"sqlite:///{folder}/mlflow.db"
+    if output.startswith("sqlite:///"):
+        # Beside the database; MLflow would put them into the working folder.
+        file = Path(output.removeprefix("sqlite:///").partition("?")[0]).resolve()
+        artifacts = (file.parent / "artifacts").as_uri()
     with _errors(output):
         target = MlflowTarget(MlflowClient(output), output, artifacts)
     yield target
@@ -86,7 +98,7 @@ def _errors(place: str) -> Iterator[None]:
             yield
     except (MlflowException, OSError, ImportError) as error:
         text = (" ".join(str(error).split()) or type(error).__name__)[:300]
-        raise ForeignError(f"{place}: {text}") from error
+        raise ForeignError(hide_passwords(f"{place}: {text}")) from error
 
 
 class MlflowTarget:
@@ -108,7 +120,13 @@ class MlflowTarget:
 
     def _exported(self) -> Iterator[Any]:
         """Yield the runs that exports have written, finished or not."""
-        ids = [experiment.experiment_id for experiment in self._client.search_experiments()]
+        ids, token = [], None
+        while True:
+            experiments = self._client.search_experiments(page_token=token)
+            ids += [experiment.experiment_id for experiment in experiments]
+            token = experiments.token
+            if not token:
+                break
         for start in range(0, len(ids), 100):
             token = None
             while True:
@@ -121,7 +139,10 @@ class MlflowTarget:
 
     def find(self, key: str) -> str | None:
         """Return the state that a run was exported in; see `Target.find`."""
-        return max(self._runs[key].values()) if key in self._runs else None
+        states = list(self._runs.get(key, {}).values())
+        if not states:
+            return None
+        return states[0] if len(states) == 1 else ""  # more than one were left by a killed export
 
     def put(self, run: Run, key: str, state: str) -> tuple[int, list[str]]:
         """Write a run; see `Target.put`."""
@@ -139,7 +160,9 @@ class MlflowTarget:
         name = run.name or "sacristan"
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage != "active":
-            raise ForeignError(f"{self._place}: the experiment {name!r} was deleted there; restore it, or purge it")
+            raise ForeignError(
+                f"{hide_passwords(self._place)}: the experiment {name!r} was deleted there; restore it, or purge it"
+            )
         id = experiment.experiment_id if experiment else self._client.create_experiment(name, self._artifacts)
         tags = {
             _UID: key,
@@ -150,7 +173,9 @@ class MlflowTarget:
             "mlflow.note.content": run.note[:_TAG],
         }
         kept = {name: text for name, text in tags.items() if text}
-        return str(self._client.create_run(id, round(start_of(run) * 1000), kept, run.id).info.run_id)
+        return str(
+            self._client.create_run(id, round(start_of(run) * 1000), kept, run.display_name or run.id).info.run_id
+        )
 
 
 class _Writing:

@@ -72,7 +72,8 @@ def state_of(run: Run) -> str:
     Args:
         run: The run.
     """
-    content = [run.document, dict(run.config), dict(run.info), run.summary, run.tags, run.note]
+    document = {name: value for name, value in run.document.items() if name not in ("notified", "changes")}
+    content = [document, dict(run.config), dict(run.info), run.summary, run.tags, run.note, run.display_name]
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
