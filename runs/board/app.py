@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from runs.board import all_stores
@@ -64,7 +64,8 @@ async def _first_store(request: Request) -> Response:
 
 
 async def _static_file(request: Request) -> Response:
-    return await asset(request) or await _not_found(request, Exception())
+    # Without a page around it, which names the stores: strangers may ask, too.
+    return await asset(request) or PlainTextResponse("there is no such file\n", 404)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from runs.board.colours import colour_of
 from runs.board.next_steps import ENDED_BADLY
 from runs.board.rendering import run_url, short_text
+from runs.board.roots import rooted
 from runs.board.views import CompareView
 from runs.comparison.joining import Ancestry
 from runs.comparison.last_good import last_good
@@ -199,7 +200,7 @@ class _Search:
         for field, relation in (("artifacts_used", "used"), ("artifacts_logged", "made")):
             for name, version in _versions(self.run, field):
                 key = f"{name}:v{version}"
-                if self.found.add(key, Node(key, f"/artifacts/{quote(name, safe='')}#v{version}")):
+                if self.found.add(key, Node(key, rooted(f"/artifacts/{quote(name, safe='')}#v{version}"))):
                     self.found.join(*((key, own) if relation == "used" else (own, key)), relation)
                     self._add_users(name, version, key)
 

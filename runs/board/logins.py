@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 LOGIN = "/login"
 # What a request may send at most.
 MAX_BODY = 2**20
-_MAX_NAME = 80
-_NO_PROXY = "Open the board through its proxy, or log in with a token."
+_MAX_NAME, _MAX_SECRET = 80, 1_000
+_NO_PROXY = "Open the board through its proxy."
 
 
 async def read_body(request: Request) -> dict[str, list[str]]:
@@ -95,14 +95,15 @@ class Login:
 
     def _of_link(self, scope: Scope) -> Response | None:
         """Return the answer to an address with a token in it; None for others."""
-        given = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        if "token" not in given:
+        given = parse_qsl(scope["query_string"].decode("latin-1"))
+        secret = dict(given).get("token")
+        if secret is None:
             return None
-        if (shown := self._pass_of(given.pop("token"))) is None:
+        if (shown := self._pass_of(secret)) is None:
             return self._page("/", "The token in the address is wrong.")
         # Not a redirect: that of a link on another site would leave the cookie behind.
-        path = scope["path"]
-        return self._let_in(_forward(_local_path(f"{path}?{urlencode(given)}" if given else path)), shown)
+        path, rest = scope["path"], urlencode([pair for pair in given if pair[0] != "token"])
+        return self._let_in(_forward(_local_path(f"{path}?{rest}" if rest else path)), shown)
 
     def _for_stranger(self, scope: Scope, headers: Headers) -> Response:
         query = scope["query_string"].decode("latin-1")
@@ -122,7 +123,7 @@ class Login:
         proxy = self._policy.proxy
         if proxy is None or not scope.get("client") or not _is_same(scope["client"][0], proxy.address):
             return None
-        names = headers.getlist(proxy.header)
+        names = [_utf8(name) for name in headers.getlist(proxy.header)]
         if not names:
             return None
         if len(names) > 1 or not 0 < len(names[0]) <= _MAX_NAME or not names[0].isprintable():
@@ -146,6 +147,8 @@ class Login:
     def _pass_of(self, secret: str) -> _Pass | None:
         """Return what a secret entitles to; all tokens are compared, so the time does not tell which one is near."""
         found = None
+        if len(secret) > _MAX_SECRET:  # each comparison would read all of it
+            return None
         if self._policy.token is not None and _is_equal(secret, self._policy.token):
             found = _Pass(self._capped(user_of_board(), Role.WRITE, "token"), self._policy.session)
         for token in self._named_tokens():
@@ -195,6 +198,14 @@ class Login:
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Log in · Sacristan</title>
 <meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/static/board.css">
 <main class="login"><h1>Sacristan</h1>{}</main></html>"""
+
+
+def _utf8(text: str) -> str:
+    """Return a header, which Starlette reads as Latin-1, as the UTF-8 that proxies send; unchanged if it is none."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return text
 
 
 def _is_same(client: str, address: str) -> bool:

@@ -175,7 +175,7 @@ def _points(visit: Visit) -> Response:
     existing = {name for run in runs for name in run.metrics}
     for text in _quantities(visit.asked("panel"), runs):
         for name in Quantity.of(text, existing).names:
-            check_number(runs, name)
+            check_number(runs, name, joined=view.joined and not view.group)
     panel = _made(visit, view, runs, MAX_POINTS, (None, None))
     optional = [
         (title, name)

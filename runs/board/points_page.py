@@ -100,24 +100,27 @@ def _points(visit: Visit) -> Response:
     """Answer with the points of a metric of one run, between two steps or times, as they were logged."""
     run = visit.store.get(visit.asked("run"))
     name = visit.asked("metric")
-    check_number([run], name)
+    check_number([run], name, joined=bool(visit.asked("joined")))
     series, _ = _asked_series(visit, run)
     shown = between(visit, series.times if visit.asked("axis") == "times" else series.steps)
     table = Table(name, [series.steps[shown], series.times[shown], series.values[shown]])
     return file_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
 
 
-def check_number(runs: Sequence[Run], metric: str) -> None:
+def check_number(runs: Sequence[Run], metric: str, *, joined: bool = False) -> None:
     """Reject a request for more points than one may read.
 
     Args:
         runs: The runs that are read.
         metric: Their metric.
+        joined: Whether the runs that they were started from are read, too.
 
     Raises:
         PlotError: If they have more than `MAX_POINTS`.
     """
-    num = sum(_num_points(run, metric) for run in runs)
+    ancestry = Ancestry(runs if joined else ())
+    read = [*runs, *(parent for run in runs for parent, _ in ancestry.of(run))]
+    num = sum(_num_points(run, metric) for run in read)
     if num > MAX_POINTS:
         raise PlotError(
             f"got {num:,} points of {metric}, expected {MAX_POINTS:,} at most in one file; "

@@ -103,4 +103,6 @@ def check_address(policy: Policy) -> None:
             f"the token has {len(policy.token)} characters, expected at least {_MIN_TOKEN}; --token creates one"
         )
     if policy.is_open and not is_loopback(policy.host):
-        raise StoreError(f"on {policy.host}, others could read and change the runs; add --token, or drop --host")
+        raise StoreError(
+            f"on {policy.host}, others could read and change the runs; add --token, --tokens or --proxy, or drop --host"
+        )

@@ -22,7 +22,7 @@ from runs.query.texts import count_text, is_number, list_text
 from runs.query.times import time_of
 from runs.stores.run import Run
 from runs.stores.settings import show, telling_settings
-from runs.sweeps.views.importances import importances_over
+from runs.sweeps.views.importances import MOST_RUNS, importances_over
 
 __all__ = ["chart_document", "plain_value"]
 
@@ -95,20 +95,23 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
     """Return the runs with their fields; those that lack a field on an axis are left out."""
-    axes = 2 if chart.kind == "scatter" else len(chart.fields)
     rows = [[_value(run, name) for name in chart.fields] for run in drawn.runs]
+    # The third field of a scatter is an axis, too, if it is a number.
+    is_named = chart.kind == "scatter" and any(isinstance(value, str) for row in rows for value in row[2:])
+    axes = 2 if is_named else len(chart.fields)
     # A line of parallel coordinates has gaps; the other kinds need each axis.
     is_whole = any if chart.kind == "parallel" else all
     kept = [place for place, row in enumerate(rows) if is_whole(value is not None for value in row[:axes])]
     notes = [count_text(len(kept), "run"), *drawn.notes]
-    if len(kept) < len(rows):
-        notes.append(f"without {count_text(len(rows) - len(kept), 'run')} that lack {' or '.join(chart.fields[:axes])}")
+    if num := len(rows) - len(kept):
+        lack = "lacks" if num == 1 else "lack"
+        notes.append(f"without {count_text(num, 'run')} that {lack} {' or '.join(chart.fields[:axes])}")
     rows, runs = [rows[place] for place in kept], [drawn.runs[place] for place in kept]
     keys = [drawn.keys[place] for place in kept]
     own = {} if is_grouped else colours_of(runs)
     colours = [own.get(key) or colour_of(key) for key in keys]
     third = chart.fields[2] if chart.kind == "scatter" and len(chart.fields) > 2 else ""
-    if third and not all(is_number(row[2]) for row in rows):  # the colours that groups by this field have
+    if is_named:  # the colours that groups by this field have
         rows = [[*row[:2], _NONE if row[2] is None else str(row[2])] for row in rows]
         colours = [colour_of(f"{third}={row[2]}") for row in rows]
     return {
@@ -168,10 +171,11 @@ def _importances(chart: Chart, drawn: _Drawn) -> dict[str, Any]:
     if not used:
         raise PlotError(f"the {len(results)} runs differ in no setting that importances can be estimated of")
     names = list(used)[:_MAX_SETTINGS]
-    notes = [f"estimated from {count_text(len(results), 'run')}: {_CAUTION}", *drawn.notes]
-    if len(names) < len(columns):
-        left = [name for name in columns if name not in names]
-        notes.append(f"left out, because they are the same, or differ, in most runs: {list_text(left)}")
+    notes = [f"estimated from {count_text(min(len(results), MOST_RUNS), 'run')}: {_CAUTION}", *drawn.notes]
+    if unused := [name for name in columns if name not in used]:
+        notes.append(f"left out, as they have one value, or too many names: {list_text(unused)}")
+    if more := list(used)[_MAX_SETTINGS:]:
+        notes.append(f"left out, as {_MAX_SETTINGS} settings are the maximum: {list_text(more)}")
     methods = _estimated(tuple(names), tuple(used[name] for name in names), tuple(results.values()))
     return {"fields": [{"name": result, "is_time": False}], "methods": methods, "notes": notes}
 

@@ -31,9 +31,16 @@ _SECRET_BYTES = 32
 
 
 def default_tokens() -> Path:
-    """Return the file of tokens in the user's folder of settings."""
-    folder = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(folder) if Path(folder).is_absolute() else Path.home() / ".config") / "sacristan" / "tokens.json"
+    """Return the file of tokens in the user's folder of settings.
+
+    Raises:
+        ServerError: If the user has no home.
+    """
+    folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    try:
+        return (folder if folder.is_absolute() else Path.home() / ".config") / "sacristan" / "tokens.json"
+    except RuntimeError as error:
+        raise ServerError("this user has no home for a file of tokens; name one: --tokens FILE") from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,7 @@ __all__ = ["add_arguments", "main"]
 _TOKEN = "SACRISTAN_BOARD_TOKEN"
 _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,39})=(?P<where>.+)", re.DOTALL)
 _ROLES = ("read", "note", "write")
-_EPILOG = f"""Only this machine can reach the board. Any other --host needs a token, which browsers must present;
+_EPILOG = f"""Only this machine can reach the board. Any other --host needs --token, --tokens or --proxy;
 --token without a value makes a random one, and ${_TOKEN} sets one without showing it to other users of the machine."""
 
 
@@ -96,7 +96,7 @@ def _stores(texts: Sequence[str]) -> str | dict[str, str]:
         ServerError: If one of several has no name, or two have the same.
     """
     found = [_NAMED.fullmatch(text) for text in texts]
-    if found == [None]:
+    if found == [None] or (len(texts) == 1 and Path(texts[0]).is_dir()):  # a folder may be named a=b
         return texts[0]
     stores: dict[str, str] = {}
     for text, match in zip(texts, found, strict=True):

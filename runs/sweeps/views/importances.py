@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["FANOVA", "IMPURITY", "importances_among", "importances_over", "thinned"]
+__all__ = ["FANOVA", "IMPURITY", "MOST_RUNS", "importances_among", "importances_over", "thinned"]
 
 # Optuna's fANOVA takes 15 ms for each trial.
-_MOST_FOR_IMPORTANCES = 500
+MOST_RUNS = 500
 # Numbers whose greatest is so many times the least are compared by their logarithms.
 _WIDE = 50
 FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
@@ -80,7 +80,7 @@ def importances_among(
     """
     from optuna import importance
 
-    study, complete = thinned(study, complete, _MOST_FOR_IMPORTANCES)
+    study, complete = thinned(study, complete, MOST_RUNS)
     values = [trial.values[place] for trial in complete]
     if not parameters or len(values) < 3 or not all(map(math.isfinite, values)) or min(values) == max(values):
         return {}

@@ -201,6 +201,35 @@ def test_forged_second_header_and_other_sites_are_refused(recorded):
         assert client.post(**post, headers={**ann, "origin": "https://evil.example"}).status_code == 403
 
 
+@pytest.mark.parametrize("name", ["Élise", "Groß", "Jürgen"])
+def test_users_of_a_proxy_may_have_any_letters(recorded, name):
+    with proxied(recorded, "10.0.0.5") as client:
+        answer = client.get("/runs", headers=[(b"x-forwarded-user", name.encode())])
+        assert answer.status_code == 200
+        assert f"user={name}" in answer.text
+
+
+def test_strangers_see_no_store(client_of, recorded, file):
+    client = client_of({"lab": str(recorded), "mine": str(recorded)}, tokens=file)
+    for address in ("/static/none", "/s/lab/static/none", "/none"):
+        answer = client.get(address)
+        assert answer.status_code in (401, 404)
+        assert str(recorded) not in answer.text
+        assert "mine" not in answer.text
+
+
+def test_link_with_a_token_keeps_all_conditions(client_of, recorded, file):
+    client = client_of(recorded, tokens=file)
+    query = [("where", "lr<1"), ("where", "seed>0"), ("token", file.add("ann", Role.READ))]
+    answer = client.get("/runs", params=query, follow_redirects=False)
+    assert "where=lr%3C1&amp;where=seed%3E0" in answer.text
+
+
+def test_long_secrets_are_rejected_before_they_are_compared(client_of, recorded, file):
+    file.add("ann", Role.READ)
+    assert client_of(recorded, tokens=file).post("/login", data={"token": "x" * 100_000}).status_code in (401, 403)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

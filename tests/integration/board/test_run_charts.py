@@ -86,6 +86,13 @@ def test_scatter_has_all_runs_of_the_view_with_their_fields_and_colours(client_o
     assert {row[0] % 86_400_000 for row in single["rows"]} == {0}  # midnights
 
 
+def test_runs_without_the_field_of_the_colour_are_left_out(client_of, charted):
+    code, found = panel(client_of(charted), "scatter(lr, val/loss.min, result)")
+    assert code == 200
+    assert len(found["rows"]) == NUM_RUNS - 4
+    assert all(type(row[2]) is float for row in found["rows"])
+
+
 def test_importances_name_the_setting_that_matters_and_say_what_they_are_not(client_of, charted):
     code, found = panel(client_of(charted), "importances(result)")
     assert code == 200

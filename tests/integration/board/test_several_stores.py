@@ -132,6 +132,21 @@ def test_invalid_stores_are_rejected(tmp_path, monkeypatch, capsys, arguments, p
     assert problem in capsys.readouterr().err
 
 
+def test_scripts_import_only_what_others_export():
+    exported, imported = {}, []
+    for path in Path(HERE, "static").glob("*.js"):
+        text = path.read_text()
+        exported[path.name] = set(
+            re.findall(r"^export (?:async )?(?:function\*?|class|const|let) (\w+)", text, re.MULTILINE)
+        )
+        for names, source in re.findall(r'^import \{([^}]*)\} from "\./([\w.]+)"', text, re.MULTILINE):
+            imported += [
+                (path.name, source, name.split(" as ")[0].strip()) for name in names.split(",") if name.strip()
+            ]
+    assert len(imported) > 30
+    assert [one for one in imported if one[2] not in exported[one[1]]] == []
+
+
 def test_addresses_in_pages_and_scripts_are_those_of_the_store():
     """Each address must begin with `rooted(...)` or `${root}`, or it leads to another store."""
     wrong = re.compile(r"""(?:href|action|src)="/(?!static/|s/|all")""")
