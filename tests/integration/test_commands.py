@@ -167,7 +167,19 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
 def test_ls_json_has_the_documented_keys(documents):
     rows = documents("ls", "--sort", "id")
     assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
-    usual = ["id", "uid", "name", "command", "status", "start", "duration", "result", "tags", "unreadable"]
+    usual = [
+        "id",
+        "uid",
+        "display_name",
+        "name",
+        "command",
+        "status",
+        "start",
+        "duration",
+        "result",
+        "tags",
+        "unreadable",
+    ]
     assert all(list(row) == usual for row in rows)
     assert rows[0]["result"] == 0.9
     assert rows[0]["start"].endswith("Z")

@@ -16,6 +16,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from observers.errors import ArtifactError, DestinationError
+from observers.record.identity import user_name
 from runs import open_store
 
 BEGAN = datetime(2001, 2, 3, 4, 5, 6)
@@ -87,7 +88,8 @@ def test_a_queued_run_has_config_and_what_sacred_tells(observer, begin):
     assert load(observer, "config.json") == {"lr": 0.5}
     run = load(observer)
     assert run["experiment"]["name"] == "e"
-    assert (run["command"], run["host"]) == ("main", {"hostname": "h"})
+    own = {"user": user_name()} if isinstance(observer, FileObserver) else {}
+    assert (run["command"], run["host"]) == ("main", {"hostname": "h", **own})
     assert run["meta"]["comment"] == "c"
     assert run["status"] == "QUEUED"
     assert "start_time" not in run

@@ -163,8 +163,10 @@ WORDS = {
     "export": ["1", "-o", "run.zip"],
     "import": ["nothing.zip"],
     "plot": ["1", "--metric", "loss"],
+    "rename": ["1", "name"],
     "report": ["1", "-o", "report.html"],
     "tag": ["1", "good"],
+    "watch": ["--once"],
     "work": ["--until-empty"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "restore", "sync")},
     **{name: ["ls", "1"] for name in ("artifacts", "sources")},
@@ -173,7 +175,7 @@ WORDS = {
 
 
 def test_every_command_that_reads_a_store_is_tried():
-    assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == {"board", "completion", "docs", "mongod"}
+    assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == {"board", "completion", "docs", "mongod", "tokens"}
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
