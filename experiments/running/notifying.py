@@ -165,7 +165,7 @@ class Notifier:
 
     @property
     def _is_trial(self) -> bool:
-        """Whether the run belongs to a sweep, which sends one digest."""
+        """True if the run belongs to a sweep, which sends one digest."""
         return "sweep" in self._run.meta_info
 
     # ------------------------------------------------------------------ sending
@@ -234,7 +234,7 @@ class Notifier:
         except ObserversError as error:
             _log.warning("no notifications: %s", error)
         except Exception as error:
-            # The error may show what was passed to the process.
+            # Name the type alone: the error's text may contain addresses.
             _log.warning("a notification was not sent: %s", type(error).__name__)
 
 

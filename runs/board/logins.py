@@ -54,7 +54,7 @@ async def read_body(request: Request) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class _Pass:
-    """A visitor who has shown a token, and the cookie that stands for it from then on."""
+    """A visitor who presented a token, and the cookie that replaces it."""
 
     visitor: Visitor
     cookie: str

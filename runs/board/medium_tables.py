@@ -26,7 +26,7 @@ Row = Sequence[Any]
 
 @dataclasses.dataclass(frozen=True)
 class TableView:
-    """What of a table is shown.
+    """The part of a table to show, and its order.
 
     Attributes:
         find: Words, and conditions such as `p<0.5`, with commas between; a row must meet all of them.

@@ -71,7 +71,7 @@ class Policy:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody who reaches the board is let in."""
+        """True if the board asks nobody to log in."""
         return self.token is None and self.tokens is None and self.proxy is None
 
 

@@ -96,7 +96,7 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
     """Return the runs with their fields; those that lack a field on an axis are left out."""
     rows = [[_value(run, name) for name in chart.fields] for run in drawn.runs]
-    # The third field of a scatter is an axis, too, if it is a number.
+    # A numeric third field of a scatter is an axis, too.
     is_named = chart.kind == "scatter" and any(isinstance(value, str) for row in rows for value in row[2:])
     axes = 2 if is_named else len(chart.fields)
     # A line of parallel coordinates has gaps; the other kinds need each axis.
