@@ -23,7 +23,7 @@ __all__ = ["LACKS", "open_target"]
 
 LACKS = (
     "TensorBoard keeps numbers in 32 bits and steps as integers",
-    "it has no place for artifacts, sources and output",
+    "TensorBoard stores no artifacts, sources or output",
 )
 _MARK = "sacristan.json"
 _SUFFIX = ".incomplete"

@@ -32,8 +32,8 @@ __all__ = ["LACKS", "open_target"]
 
 LACKS = (
     "MLflow keeps times in milliseconds, steps as integers and infinities as the greatest float",
-    "it keeps points that are alike in all of time, step and value once",
-    "it has no place for sources and provenance",
+    "MLflow keeps one of several points with the same time, step and value",
+    "MLflow stores no sources and no provenance",
 )
 _UID, _STATE = "sacristan.uid", "sacristan.state"
 _STATUSES = {
