@@ -39,6 +39,7 @@ from configs.importing import import_sacred
 # Before a test module imports it.
 import_sacred()
 
+from runs.errors import ServerError
 from runs.work.mongod import Mongod
 
 if TYPE_CHECKING:
@@ -124,6 +125,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say that the ordinary suite is not all."""
+    if "not slow" in config.option.markexpr:
+        terminalreporter.write_line('Left out the slow tests, which CI runs: python -m pytest -m "not nightly"')
+
+
 @pytest.fixture(autouse=True)
 def _root_logger_as_it_was() -> Iterator[None]:
     """Take back what `--loglevel` does to a run in this process: Sacred sets the level of the root logger."""
@@ -160,8 +167,16 @@ def mongo_url(tmp_path_factory) -> Iterator[str]:
         return
     # Every second it would look at itself, and write that down.
     options = ["--setParameter", "diagnosticDataCollectionEnabled=false"]
-    with Mongod(tmp_path_factory.mktemp("mongod"), options=options) as server:
-        yield server.url
+    folder = tmp_path_factory.mktemp("mongod")
+    # Files for each collection and index take most of the server's time; what restarts a server uses `mongod`.
+    server = Mongod(folder, options=[*options, "--storageEngine", "ephemeralForTest"])
+    try:
+        server.start()
+    except ServerError:  # MongoDB 7 has no engine that keeps all in memory
+        server = Mongod(folder, options=options)
+        server.start()
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture

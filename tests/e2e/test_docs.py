@@ -85,7 +85,14 @@ def contents(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: ((state := path.lstat()).st_ino, state.st_mtime_ns) for path in files}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
+EXECUTED = [page for page in PAGES if BLOCK.search(page.read_text())]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [EXECUTED[0], *(pytest.param(page, marks=pytest.mark.slow) for page in EXECUTED[1:])],
+    ids=lambda page: page.name,
+)
 def test_page_as_typed_does_what_it_says(page, lab):
     cold, warm = dict(os.environ), {**os.environ, **launcher(lab / "bin")}
     options = {"cwd": lab, "capture_output": True, "text": True}

@@ -168,6 +168,7 @@ def test_ranks_with_different_configs_are_refused(lab):
 # Ranks that die
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_all_with_its_number_and_reason_in_a_database_too(lab, mongo_url, database):
     # Without a seed, the ranks take the one that Sacred draws for rank 0.
     # Workers of a loader do not keep a rank that has failed.
@@ -279,6 +280,7 @@ def torchrun(*words, num=2):
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num}", *words]
 
 
+@pytest.mark.slow
 def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbroken):
     # Rank 0 dies itself, with the record in its hands.
     command = torchrun("--max-restarts=1", "ranked.py", *DROPPING, "-F", "restarted")
@@ -381,6 +383,7 @@ STAND_INS = {
 }
 
 
+@pytest.mark.slow
 def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
     (block,) = re.findall(r"^```bash\n(.*?)^```", (LAB / "docs" / "devices.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "job.sh").write_text(block)

@@ -160,6 +160,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     assert again.stderr.startswith("error: run 2 is COMPLETED: nothing is left to do;")
 
 
+@pytest.mark.slow
 def test_run_of_an_own_task_and_a_callback_is_verified_resumed_and_reproduced(lab):
     script = lab.folder / "own.py"
     script.write_text(OWN)
@@ -237,6 +238,7 @@ def places_of(folder, metric):
     return np.flatnonzero(read_points(folder)["metric"] == names[metric]).tolist()
 
 
+@pytest.mark.slow
 def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_them(lab):
     run, _ = lab.cut_off("seed=4", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
@@ -256,6 +258,7 @@ def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_th
     assert lab.points(run) == lab.points(max(lab.numbers()))
 
 
+@pytest.mark.slow
 def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
     run, _ = lab.cut_off("seed=5", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
@@ -301,6 +304,7 @@ def test_dry_fork_is_refused_as_the_fork_itself_is_and_runs_nothing(lab):
     assert lab.numbers() == before
 
 
+@pytest.mark.slow
 def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(lab):
     state = min((lab.folder / "my_runs" / "1" / "checkpoints").glob("step-*.pt"))
     assert lab.runs("fork", "1", "--state", state.name, "with", "lr=3e-4").returncode == 0

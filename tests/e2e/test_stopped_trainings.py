@@ -68,7 +68,7 @@ def training_on(judge):
 @pytest.mark.parametrize(
     "stops",
     [
-        [("SIGTERM",)],
+        pytest.param([("SIGTERM",)], marks=pytest.mark.slow),
         pytest.param([("SIGINT",), ("SIGUSR1",), ("SIGINT", "SIGTERM")], marks=pytest.mark.nightly),
         pytest.param([("SIGHUP",), ("SIGHUP", "SIGINT"), ("SIGINT", "SIGUSR1")], marks=pytest.mark.nightly),
     ],

@@ -233,7 +233,9 @@ def _no_hang():
 
 
 @pytest.mark.usefixtures("_no_hang")
-@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a device", "a socket"])
+@pytest.mark.parametrize(
+    "kind", ["a FIFO", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("a folder", "a device", "a socket"))]
+)
 def test_what_is_no_regular_file_is_an_error_in_one_line(tmp_path, capsys, kind):
     whole, names = write(tmp_path), [*FILES, *CONTENTS]
     for id, name in enumerate(names, 2):
@@ -270,6 +272,7 @@ def test_document_too_large_is_not_read(tmp_path):
         _ = store.get("1").config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly)])
 def test_odd_entry_of_a_document_raises_nothing_unexpected(database, mongo_url, every):
     file_id = gridfs.GridFS(database).put(b"content", filename="x")

@@ -124,6 +124,7 @@ def test_predictions_are_the_same_in_every_format(run, lab):
             assert typed[name] == arrays["probabilities"][number, place]
 
 
+@pytest.mark.slow
 def test_parts_of_the_data_that_a_checkpoint_was_trained_on_are_predicted(run, lab, caplog):
     caplog.set_level(logging.INFO, "ingredients.data")
     indices = {}

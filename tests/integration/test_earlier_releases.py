@@ -167,6 +167,7 @@ def test_board_shows_the_runs(lab):
                 assert (answer.status_code, "cannot be read" in answer.text) == (200, False), answer.text
 
 
+@pytest.mark.slow
 def test_runs_are_copied_exported_and_imported_whole(lab, database, mongo_url, tmp_path):
     recorded = contents(lab.where)
     with open_store(lab.where) as store, open_store(f"{mongo_url}/{database.name}", create=True) as other:
@@ -184,6 +185,7 @@ def test_runs_are_copied_exported_and_imported_whole(lab, database, mongo_url, t
         assert (run.uid, run.tags, points_of(run, system=True)) == (uid, ["best", "paper-1"], recorded[uid]["points"])
 
 
+@pytest.mark.slow
 def test_run_is_reproduced_and_the_cut_off_ones_end_with_its_bits(new_lab):
     """Old code gives the recorded bits on this processor, or else all comparisons are within a tolerance."""
     verdict = new_lab.runs("reproduce", "1").stdout.splitlines()[0]
@@ -202,6 +204,7 @@ def test_run_is_reproduced_and_the_cut_off_ones_end_with_its_bits(new_lab):
                 assert points_of(resumed).keys() == points_of(whole).keys()
 
 
+@pytest.mark.slow
 def test_run_is_forked_evaluated_and_its_queue_and_sweep_go_on(new_lab):
     new_lab.runs("fork", "1", "with", "epochs=11")
     weights = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -216,6 +219,7 @@ def test_run_is_forked_evaluated_and_its_queue_and_sweep_go_on(new_lab):
             assert (store.get(7).status, len(store.get(7).metric("val/loss"))) == ("COMPLETED", 2)
 
 
+@pytest.mark.slow
 def test_sweeps_go_on(new_lab):
     if not new_lab.has_sweeps:
         pytest.skip("this release had no sweeps")

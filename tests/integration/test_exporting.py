@@ -163,7 +163,7 @@ def test_names_and_steps_that_a_tracker_cannot_hold_are_told(kind, store, out):
         assert "the name of the metric '<b>loss?', which is '_b_loss__2' in MLflow" in told
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("kind", ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)])
 def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, out, tmp_path):
     words = ["--store", store.where, "export", "1", "2", "3", "--format", kind, "-o", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "runs", *words], stderr=subprocess.DEVNULL)

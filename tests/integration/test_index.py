@@ -580,7 +580,7 @@ def many(store):
     return store
 
 
-@pytest.mark.parametrize("others", [("4",), ("2", "rebuild")])
+@pytest.mark.parametrize("others", [pytest.param(("4",), marks=pytest.mark.slow), ("2", "rebuild")])
 def test_processes_that_update_at_once_end_right(many, others):
     processes = [start_update(many, "4"), start_update(many, *others), start_update(many, "4")]
     for number in range(300, 500):

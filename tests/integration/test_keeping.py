@@ -317,6 +317,7 @@ def bare_run(folder, number):
     (folder / str(number) / "run.json").write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 def test_restore_brings_back_the_run_that_was_named_while_others_restore_and_discard(tmp_path):
     for number in range(1, 13):
         bare_run(tmp_path, number)

@@ -172,6 +172,7 @@ def test_list_of_resources_beyond_the_bound_is_cut_and_whole_in_a_file(folder, d
         assert resources[run["resources"][-1][0]].read()
 
 
+@pytest.mark.slow
 def test_config_of_a_megabyte_keeps_what_is_small_findable(both, database):
     config = {"lr": 0.1, "data": {"batch_size": 8, "words": ["word"] * 200_000}}
     record(lambda: 1, *both, config=config)
@@ -180,6 +181,7 @@ def test_config_of_a_megabyte_keeps_what_is_small_findable(both, database):
     assert restored(found["config"], database)["data"] == config["data"]
 
 
+@pytest.mark.slow
 def test_diff_of_17_megabytes_is_a_file(folder, database):
     provenance = {"git": {"commit": "abc", "diff": "+ line\n" * (17 * 2**20 // 7)}, "packages": {"torch": "2"}}
     (folder / "provenance.json").write_text(json.dumps(provenance))
@@ -231,6 +233,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_documents", [6, pytest.param(200, marks=pytest.mark.nightly)])
 def test_nothing_that_json_holds_stops_delivery(folder, database, num_documents):
     @settings(max_examples=num_documents, suppress_health_check=list(HealthCheck))

@@ -63,16 +63,16 @@ def dtypes_in(state):
 @pytest.mark.parametrize(
     "settings",
     [
-        DIGITS | {"model.gradient_checkpointing": ["3", "4"]},
+        pytest.param(DIGITS | {"model.gradient_checkpointing": ["3", "4"]}, marks=pytest.mark.slow),
         pytest.param(DIGITS | {"model.channels_last": True}, marks=pytest.mark.nightly),
         DIGITS | {"training.inference_mode": True, "training.average": "ema"} | FLOAT16,
-        WINE | COMPILED | {"model.compile_options.backend": "eager"},
+        pytest.param(WINE | COMPILED | {"model.compile_options.backend": "eager"}, marks=pytest.mark.slow),
         pytest.param(WINE | COMPILED | {"model.compile_options.backend": "aot_eager"}, marks=pytest.mark.nightly),
         pytest.param(
             DIGITS | COMPILED | {"model.gradient_checkpointing": ["3"], "model.channels_last": True},
             marks=[pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")],
         ),
-        WINE | {"optimizer.implementation": "foreach"},
+        pytest.param(WINE | {"optimizer.implementation": "foreach"}, marks=pytest.mark.slow),
         pytest.param(WINE | {"optimizer.implementation": "for_loop"}, marks=pytest.mark.nightly),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
         pytest.param(WINE | {"device.cudnn_benchmark": True}, marks=pytest.mark.nightly),

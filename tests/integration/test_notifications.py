@@ -170,7 +170,9 @@ def test_completed_run_is_told_of_from_the_stated_duration_on(tmp_path, monkeypa
     assert receiver.messages[0]["message"].startswith("result: 0.5\n")
 
 
-@pytest.mark.parametrize("how", ["never", "500", "drop", "absent"])
+@pytest.mark.parametrize(
+    "how", ["500", *(pytest.param(how, marks=pytest.mark.slow) for how in ("never", "drop", "absent"))]
+)
 def test_receiver_that_fails_costs_the_run_nothing_and_the_watch_repeats_the_message(
     tmp_path, monkeypatch, receivers, how, capsys
 ):

@@ -137,6 +137,7 @@ def main():
 """
 
 
+@pytest.mark.slow
 def test_torch_that_is_imported_within_the_run_is_seeded(tmp_path):
     (tmp_path / "late.py").write_text(LATE)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -91,6 +91,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_switches_of_a_killed_run_that_imported_torch_late_are_recorded(tmp_path, start, wait_for):
     recorded = start(tmp_path, KILLED, "-b", "0.1", cold=True)
     path = tmp_path / "runs" / "1" / "provenance.json"

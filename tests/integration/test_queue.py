@@ -158,7 +158,7 @@ def test_run_that_came_in_an_archive_is_started_when_a_person_says_so(lab, kind,
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
+@pytest.mark.parametrize("where", ["files", pytest.param("mongo", marks=pytest.mark.slow)], indirect=True)
 def test_two_workers_start_each_queued_run_once_in_its_own_record(lab, where, count):
     lab.enqueue(*({"x": x} for x in range(count)))
     with open_store(where if "://" in where else lab.folder / where) as store:
@@ -249,7 +249,7 @@ def test_work_says_how_many_runs_it_passed_over(lab, capsys):
     assert capsys.readouterr().out == f"2 runs wait in {store} and cannot be started here, for the reasons above\n"
 
 
-@pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
+@pytest.mark.parametrize("where", ["files", pytest.param("mongo", marks=pytest.mark.slow)], indirect=True)
 def test_a_queued_run_that_is_removed_is_cancelled_until_it_is_restored(lab, where):
     lab.enqueue({"x": 1}, {"x": 2})
     store = where if "://" in where else str(lab.folder / where)

@@ -265,7 +265,7 @@ def test_scattered_digits_are_where_their_classes_say():
     ("kind", "verifies"),
     [
         ("gan", False),
-        ("stream", False),
+        pytest.param("stream", False, marks=pytest.mark.slow),
         *(pytest.param(kind, False, marks=pytest.mark.nightly) for kind in KILLED if kind not in ("gan", "stream")),
         *(pytest.param(kind, True, marks=pytest.mark.nightly) for kind in ("gan", "language_model", "stream")),
     ],

@@ -392,6 +392,7 @@ def version_files(store, document):
     return ArtifactStore(store).resolve(f"{document['name']}@{document['digest']}").files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
 def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, database, num_orders):
     @settings(max_examples=num_orders)
@@ -430,6 +431,7 @@ def deliver_in_any_order(logged, database, seed):
     check_delivered(database, logged)
 
 
+@pytest.mark.slow
 def test_many_processes_deliver_the_same_at_once(logged, database, mongo_url, request, tmp_path):
     script = f"""
 import sys, time

@@ -362,7 +362,9 @@ def check_every_point(folder, logged):
     assert logged <= len(loss) <= logged + 1
 
 
-@pytest.mark.parametrize(("rest", "at_least"), [(20, 10_000), (1000, 200_000), (10**9, 400_000)])
+@pytest.mark.parametrize(
+    ("rest", "at_least"), [(20, 10_000), (1000, 200_000), pytest.param(10**9, 400_000, marks=pytest.mark.slow)]
+)
 def test_killed_run_keeps_every_point(tmp_path, rest, at_least, start, wait_for):
     recorded = start(tmp_path, COUNTS_AND_LOGS.format(observers="FileObserver('runs')", rest=rest))
     folder = tmp_path / "runs" / "1"

@@ -352,6 +352,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_server_gone_at_the_end_names_the_media_and_sync_delivers_them(tmp_path, mongod, start, wait_for, capsys):
     import pymongo
 

@@ -151,6 +151,7 @@ def test_spool_is_removed_when_all_is_delivered(tmp_path, database, mongo_url):
     assert list((tmp_path / "spool").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_metric_of_400_000_points_is_delivered_whole_in_bounded_documents(tmp_path, database, mongo_url):
     def main(_run):
         for step in range(400_000):
@@ -234,7 +235,7 @@ def main(_run):
 """
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_outage_in_the_middle_loses_nothing(tmp_path, mongod, how, start, wait_for):
     mongod.start()
     recorded = start(tmp_path, LOGS.format(url=mongod.url))
@@ -309,6 +310,7 @@ def main(_run):
     assert database.runs.find_one()["status"] == "DEAD"
 
 
+@pytest.mark.slow
 def test_many_processes_at_once_make_a_run_each_in_both_stores(tmp_path, mongo_url, database, start):
     body = f"""
 ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name="{database.name}")])
@@ -329,6 +331,7 @@ def main(_run): _run.log_scalar("x", 1.0)
 BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "share": 0.3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
 def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, num_orders, monkeypatch):
     monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)

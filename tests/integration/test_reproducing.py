@@ -243,6 +243,7 @@ def test_one_changed_line_diverges_where_it_takes_effect(recorded, tmp_path):
         assert [entry["mode"] for entry in store.get("1").reproductions] == ["in place", "restored"]
 
 
+@pytest.mark.slow
 def test_small_change_is_within_a_tolerance_that_is_stated(recorded, tmp_path):
     (recorded.folder / "steps.py").write_text(ADVANCE.replace("return", "return 1e-9 +"))
     done = reproduce("1", "--in-place", "--rtol", "1e-6", store=recorded.store, cwd=tmp_path)
@@ -255,6 +256,7 @@ def test_small_change_is_within_a_tolerance_that_is_stated(recorded, tmp_path):
     assert "has no metric 'trian/loss'; there are: train/loss, val/loss, result" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_seed_and_another_package_are_noticed(recorded, tmp_path):
     edit(recorded.store, "1", "config.json", lambda config: config.update(seed=1))
     edit(recorded.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0"))
@@ -270,6 +272,7 @@ def test_another_seed_and_another_package_are_noticed(recorded, tmp_path):
     assert "differs: package sacred: recorded 0.7.0, now 0.8" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_is_reproduced_from_an_archive_without_its_lab(whole_lab, tmp_path):
     (whole_lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
     whole_lab.run()
@@ -300,6 +303,7 @@ def test_run_in_a_database_is_reproduced_into_it(recorded, tmp_path, mongo_url, 
             assert copy(new, back).run.reproductions == new.reproductions
 
 
+@pytest.mark.slow
 def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
     (tmp_path / "stock.py").write_text(STOCK)
     run([sys.executable, "stock.py"], cwd=tmp_path, check=True, capture_output=True)
@@ -319,7 +323,9 @@ def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
         assert other.get("2").parent == other.get("1")
 
 
-@pytest.mark.parametrize("observe", ["", 'ex.observers.append(file_observer("my_runs"))'])
+@pytest.mark.parametrize(
+    "observe", ["", pytest.param('ex.observers.append(file_observer("my_runs"))', marks=pytest.mark.slow)]
+)
 def test_run_recorded_by_an_option_is_recorded_once(tmp_path, observe):
     lab = Lab(make(tmp_path / "lab"), observe)
     lab.run("-F", "my_runs", "--name", "mine")
@@ -330,6 +336,7 @@ def test_run_recorded_by_an_option_is_recorded_once(tmp_path, observe):
         assert store.get("2").name == "mine"
 
 
+@pytest.mark.slow
 def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(whole_lab, tmp_path):
     """Its base folder is its own, so the packages beside it are no recorded sources: git has them."""
     (whole_lab.folder / "sub").mkdir()
@@ -428,9 +435,9 @@ def is_ignored(pid, number):
     ("number", "code", "ignored"),
     [
         (signal.SIGINT, 130, ()),
-        (signal.SIGTERM, 143, ()),
+        pytest.param(signal.SIGTERM, 143, (), marks=pytest.mark.slow),
         # As a script starts what stands before an `&`, by nohup or without.
-        (signal.SIGTERM, 143, (signal.SIGINT, signal.SIGHUP)),
+        pytest.param(signal.SIGTERM, 143, (signal.SIGINT, signal.SIGHUP), marks=pytest.mark.slow),
     ],
 )
 def test_signals_end_the_process_too(recorded, endless, number, code, ignored):
@@ -445,6 +452,7 @@ def test_signals_end_the_process_too(recorded, endless, number, code, ignored):
         assert store.get("1").reproductions == []
 
 
+@pytest.mark.slow
 def test_killed_command_takes_its_process_along(recorded, endless, wait_for):
     process = endless()
     with open_store(recorded.store) as store:
@@ -498,6 +506,7 @@ def test_config_is_the_recorded_one_but_for_a_start_that_depends_on_other_runs(
     assert [word for word in command[5:] if not word.startswith("--")] == updates
 
 
+@pytest.mark.slow
 def test_run_that_starts_another_one_is_judged_itself(lab, tmp_path):
     script = lab.folder / "train.py"
     child = 'subprocess.run([sys.executable, "make.py"], check=True)\n    stream, loss'
@@ -538,6 +547,7 @@ def test_artifacts_that_the_run_used_are_there_for_it(lab, tmp_path, mongo_url, 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
+@pytest.mark.slow
 def test_record_from_before_it_said_where_it_started_makes_one_run(recorded, tmp_path):
     edit(recorded.store, "1", "run.json", lambda run: run.pop("cwd"))
     done = reproduce("1", store=recorded.store, cwd=tmp_path)

@@ -75,6 +75,7 @@ def sources(lab, key="1"):
         return sorted(store.get(key).sources)
 
 
+@pytest.mark.slow
 def test_module_with_relative_imports_is_started_as_one(lab):
     lab.write("pack/__init__.py", "value = 1\n")
     lab.write("pack/sub/__init__.py", "\n")
@@ -90,6 +91,7 @@ def test_module_with_relative_imports_is_started_as_one(lab):
     assert (code, "AssertionError" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_main_file_behind_a_link_is_reproduced(lab, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     lab.write("../elsewhere/train.py", imports="import part")
@@ -102,6 +104,7 @@ def test_main_file_behind_a_link_is_reproduced(lab, tmp_path):
     assert "differ" not in out
 
 
+@pytest.mark.slow
 def test_source_that_is_a_link_out_of_the_lab_is_recorded_and_restored(lab, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     lab.write("../elsewhere/part.py", "value = 1\n")
@@ -177,6 +180,7 @@ def test_file_and_variable_that_the_run_read_are_named_where_they_differ(lab, mo
         assert "reads" not in store.get("latest").provenance
 
 
+@pytest.mark.slow
 def test_copy_that_shadows_an_installed_package_is_named(lab, tmp_path, monkeypatch):
     installed = tmp_path / "site-packages"
     lab.write(f"{installed}/shape/__init__.py", "factor = 1.0\n")

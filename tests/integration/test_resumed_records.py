@@ -85,6 +85,7 @@ def check_whole(folder, steps):
             assert max(Counter(series.steps.tolist()).values()) == 1
 
 
+@pytest.mark.slow
 def test_run_killed_at_random_moments_has_each_point_once(tmp_path, start, wait_for, monkeypatch):
     folder, chance = tmp_path / "runs" / "1", random.Random(os.environ.get("SEED", 1))
     body = TRAINING.format(observers="FileObserver('runs')")
@@ -241,6 +242,7 @@ def test_run_of_as_many_points_as_before_is_delivered_again(tmp_path, database, 
     check_delivered(database, folder)
 
 
+@pytest.mark.slow
 def test_delivery_killed_at_each_step_ends_with_the_same_database(tmp_path, database, record, killed_at):
     folder = record(count=260)
     deliver(folder, database)
@@ -263,6 +265,7 @@ def test_older_copy_of_a_run_changes_nothing_in_the_database(tmp_path, database,
     check_delivered(database, folder)
 
 
+@pytest.mark.slow
 def test_sync_delivers_a_run_that_was_rewound_and_killed(tmp_path, database, mongo_url, start, wait_for, monkeypatch):
     folder = tmp_path / "runs" / "1"
     body = TRAINING.format(observers=f"FileObserver('runs'), MongoObserver({mongo_url!r}, {database.name!r})")

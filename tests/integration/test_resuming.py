@@ -80,6 +80,8 @@ TRAININGS = {
     },
     "mlp-loader": {"model": ("mlp", {"hidden": [6], "dropout": 0.3}), "num_workers": 0, "augmentation": AUGMENT},
 }
+# What the ordinary suite trains of them.
+OFTEN = {"mlp", "vit-float16", "cnn-ema"}
 
 
 class Images(torch.utils.data.Dataset):
@@ -177,7 +179,9 @@ def best_weights(folder):
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in TRAININGS]
+)
 def test_training_taken_up_after_one_of_its_steps_ends_with_the_same_bits(tmp_path, name, stride):
     settings = TRAININGS[name]
     weights, log, result, drawn = train(tmp_path / "whole", **settings, interval_steps=1, keep=1000)
@@ -204,6 +208,7 @@ def ends_epoch(path, point, number):
     return point[2] == number and point[0].startswith("val/") and load_checkpoint(path)["batch"] > 0
 
 
+@pytest.mark.slow
 def test_training_with_two_workers_taken_up_in_an_epoch_ends_with_the_same_bits(tmp_path):
     settings = {"model": ("mlp", {"hidden": [6], "dropout": 0.3}), "augmentation": AUGMENT}
     weights, log, *_ = train(tmp_path / "whole", **settings, num_workers=2, interval_steps=1, keep=1000)

@@ -171,9 +171,19 @@ def run_traced(ex, tracer):
 
 @pytest.mark.parametrize("stride", [67, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize(
-    "error", [None, Terminated(signal.SIGTERM), ValueError("bad")], ids=["well", "ended", "failed"]
+    "error",
+    [
+        None,
+        pytest.param(Terminated(signal.SIGTERM), marks=pytest.mark.slow),
+        pytest.param(ValueError("bad"), marks=pytest.mark.slow),
+    ],
+    ids=["well", "ended", "failed"],
 )
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGHUP, signal.SIGTERM)], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "numbers",
+    [pytest.param((signal.SIGTERM,), marks=pytest.mark.slow), (signal.SIGHUP, signal.SIGTERM)],
+    ids=["one", "two"],
+)
 def test_signal_at_any_step_leaves_a_run_with_one_end(stride, error, numbers):
     # Where a trace function raises, Python can take the error for one that is handled from then on: a child may.
     child = os.fork()

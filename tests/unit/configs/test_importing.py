@@ -150,6 +150,7 @@ print(len(names) > 30)
     assert run(script) == "True\n"
 
 
+@pytest.mark.slow
 def test_experiment_trains_where_names_are_gone_and_workers_are_not_forked(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(AS_PYTHON_3_14)
     # One loader, whose worker imports torch.
@@ -162,6 +163,7 @@ def test_experiment_trains_where_names_are_gone_and_workers_are_not_forked(tmp_p
     assert json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())["status"] == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_sacred_finds_packages_without_setuptools_as_with_it():
     """In three forks of a process that imports torch, which takes most of the time."""
     assert run(PACKAGES, GONE=GONE).splitlines()[1:] == ["the same", "the same"]
