@@ -8,7 +8,6 @@ The extra `tensorboard` reads the files. TensorBoard keeps a sample of the point
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -19,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from observers.media.kinds import Text, binned
-from observers.media.pixels import png_size
+from observers.media.kinds import Text
 from observers.record.media_files import Content, MediaEntry
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps
+from runs.transfer.trackers.media_contents import histogram_content, png_content
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -214,18 +213,13 @@ class _Events:
         elif plugin == "histograms":
             self._take_media(name, "histogram", events, lambda event: _binned(make_ndarray(event.tensor_proto)))
         elif plugin == "images":
-            self._take_media(name, "image", events, lambda event: _png(make_ndarray(event.tensor_proto)[2]))
+            self._take_media(name, "image", events, lambda event: png_content(make_ndarray(event.tensor_proto)[2]))
         else:
             self.run.left_out.append(f"{name!r}: data of the plugin {plugin or 'of an unknown name'}")
 
 
 def _image(event: Any) -> Content:
-    return _png(event.encoded_image_string)
-
-
-def _png(data: bytes) -> Content:
-    width, height = png_size(data)
-    return Content(data, ".png", "image/png", {"width": width, "height": height})
+    return png_content(event.encoded_image_string)
 
 
 def _audio(event: Any) -> Content:
@@ -244,7 +238,7 @@ def _histogram(event: Any) -> Content:
     edges = np.clip(np.concatenate([[min(value.min, limits[0])], limits]), value.min, value.max)
     kept = counts > 0 if counts.any() else np.ones(len(counts), bool)
     kept |= np.diff(edges) > 0
-    return _json(binned(counts[kept], np.concatenate([edges[:1], edges[1:][kept]])))
+    return histogram_content(counts[kept], np.concatenate([edges[:1], edges[1:][kept]]))
 
 
 def _binned(array: np.ndarray) -> Content:
@@ -252,11 +246,7 @@ def _binned(array: np.ndarray) -> Content:
     if array.ndim != 2 or array.shape[1] != 3 or not len(array):
         raise ValueError(f"got an array of shape {array.shape}, expected (bins, 3)")
     rows = array.astype(np.float64)
-    return _json(binned(rows[:, 2], np.concatenate([rows[:1, 0], rows[:, 1]])))
-
-
-def _json(document: Any) -> Content:
-    return Content(json.dumps(document).encode(), ".json", "application/json", {})
+    return histogram_content(rows[:, 2], np.concatenate([rows[:1, 0], rows[:, 1]]))
 
 
 def _text(array: np.ndarray) -> Content:

@@ -13,6 +13,7 @@ when it is read, so that it hides no others; a part that cannot be read is left 
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ import numpy as np
 from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError
 
-__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Reader", "as_steps", "parse_value"]
+__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Points", "Reader", "as_steps", "parse_value"]
 
 # The status of a run whose tracker does not record how it ended.
 UNKNOWN = "UNKNOWN"
@@ -46,6 +47,38 @@ class Curve:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+class Points:
+    """Collects the points of a run by metric, in the order of logging."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, tuple[list[Any], array[float], array[float]]] = {}
+
+    def add(self, name: str, step: Any, value: float, time: float = np.nan) -> None:
+        """Add a point.
+
+        Args:
+            name: The metric's name.
+            step: The step; None for the number of the metric's points so far.
+            value: The value.
+            time: Seconds since 1970; NaN if the tracker has none.
+        """
+        steps, values, times = self._columns.setdefault(name, ([], array("d"), array("d")))
+        steps.append(len(steps) if step is None else step)
+        values.append(value)
+        times.append(time)
+
+    def curves(self) -> list[Curve]:
+        """Return a curve for each metric.
+
+        Raises:
+            ForeignError: If a step is no number.
+        """
+        return [
+            Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times, np.float64))
+            for name, (steps, values, times) in self._columns.items()
+        ]
 
 
 @dataclasses.dataclass

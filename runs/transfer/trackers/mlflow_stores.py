@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import re
-import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,11 @@ import yaml
 
 from runs.errors import ForeignError
 from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, parse_value
+from runs.transfer.trackers.source_files import files_below, is_database, open_database, table_columns
 
 __all__ = ["KIND", "find", "recognizes"]
 
 KIND = "mlflow"
-_MAGIC = b"SQLite format 3\0"
 _TABLES = {"runs", "experiments", "metrics", "params", "tags"}
 # MLflow stores infinities as the greatest floats.
 _MOST = np.finfo(np.float64).max
@@ -48,15 +45,12 @@ def recognizes(path: Path) -> bool:
     """Tell whether this is a database of MLflow, or a folder of its files."""
     if path.is_dir():
         return next(_run_folders(path), None) is not None
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        if stream.read(16) != _MAGIC:
-            return False
     try:
-        with _database(path) as database:
-            return _tables(database) >= _TABLES
-    except ForeignError:
+        if not is_database(path):
+            return False
+        with open_database(path) as database:
+            return table_columns(database).keys() >= _TABLES
+    except (ForeignError, OSError):
         return False
 
 
@@ -66,8 +60,8 @@ def find(path: Path) -> Iterator[Found]:
         for folder in _run_folders(path):
             yield Found(folder.name, str(folder), lambda folder=folder: _read_folder(folder))  # type: ignore[misc]
         return
-    with _database(path) as database:
-        missing = _TABLES - _tables(database)
+    with open_database(path) as database:
+        missing = _TABLES - table_columns(database).keys()
         if missing:
             raise ForeignError(f"{path} has no table {', '.join(sorted(missing))}; expected a database of MLflow")
         keys = database.execute(
@@ -98,32 +92,6 @@ def _seconds(milliseconds: Any) -> float | None:
 
 
 # ---------------------------------------------------------------------- a database
-
-
-@contextlib.contextmanager
-def _database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database without writing to it: one that its last writer has left unfinished is copied first."""
-    with contextlib.ExitStack() as stack:
-        try:
-            with path.open("rb") as stream:
-                has_wal = stream.read(20)[18:] == b"\2\2"
-            beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
-            if has_wal or any(each.exists() for each in beside):
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mlflow-")))
-                for each in (path, *beside):
-                    if each.exists():
-                        shutil.copyfile(each, folder / each.name)
-                database = sqlite3.connect(folder / path.name)
-            else:
-                database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-            stack.callback(database.close)
-            yield database
-        except (sqlite3.Error, OSError) as error:
-            raise ForeignError(f"{path}: it cannot be read ({error})") from error
-
-
-def _tables(database: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
@@ -171,9 +139,9 @@ def _read_folder(folder: Path) -> ForeignRun:
     meta = _meta(folder / "meta.yaml")
     experiment = folder.parent / "meta.yaml"
     name = _meta(experiment).get("name") if experiment.is_file() else None
-    tags, params = ({each: _text(path) for each, path in _files(folder / kind)} for kind in ("tags", "params"))
+    tags, params = ({each: _text(path) for each, path in files_below(folder / kind)} for kind in ("tags", "params"))
     left_out: list[str] = []
-    points = {each: _points(path, left_out) for each, path in _files(folder / "metrics")}
+    points = {each: _points(path, left_out) for each, path in files_below(folder / "metrics")}
     run = _made(meta.get("status"), str(name or "mlflow"), tags, params, {k: v for k, v in points.items() if v})
     run.left_out += left_out
     run.title = run.title or str(meta.get("run_name") or "")
@@ -193,16 +161,6 @@ def _meta(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ForeignError(f"{path.name}: got {type(content).__name__}, expected entries of a run")
     return content
-
-
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files below a folder by their names, which may have slashes."""
-    for where, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(where, name)
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix(), path
 
 
 def _text(path: Path) -> str:
@@ -249,6 +207,6 @@ def _artifact_folder(address: Any, base: Path, key: str) -> Path | str:
 
 def _take_artifacts(run: ForeignRun, folder: Path | str) -> None:
     if isinstance(folder, Path):
-        run.artifacts = dict(_files(folder))
+        run.artifacts = dict(files_below(folder))
     elif folder:
         run.left_out.append(folder)

@@ -21,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.kinds import binned
-from observers.media.pixels import png_size
-from observers.media.table import Table
-from observers.record.media_files import Content, MediaEntry
-from observers.record.safe_paths import relative_path
+from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
+from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
+from runs.transfer.trackers.source_files import file_inside, files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -35,13 +33,8 @@ KIND = "wandb"
 _HEADER = b":W&B"
 _HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-# Media that are taken as they are: the kind here, and the MIME type.
-_FILES = {
-    "audio-file": {".wav": ("audio", "audio/wav")},
-    "html-file": {".html": ("html", "text/html; charset=utf-8")},
-    "image-file": {".png": ("image", "image/png")},
-    "video-file": {".mp4": ("video", "video/mp4"), ".webm": ("video", "video/webm")},
-}
+# Media that are taken as they are.
+_MEDIA_FILES = {"audio-file", "html-file", "image-file", "video-file"}
 
 
 def recognizes(path: Path) -> bool:
@@ -138,7 +131,7 @@ class _Reading:
             self._files = file.parent / "files"
             run.status = "DEAD"  # until this file says how it ended
             count += self._read_file(file)
-            self._take_files(file)
+            self._keep_files()
         if not count:
             raise ForeignError("its .wandb file holds no whole record")
         for name, triples in self._points.items():
@@ -268,35 +261,26 @@ class _Reading:
         kind = str(value.get("_type"))
         try:
             if kind == "histogram":
-                edges, counts = np.array(value["bins"], float), np.array(value["values"], float)
-                content, kind = _json(binned(counts, edges)), "histogram"
+                content, kind = histogram_content(value["values"], value["bins"]), "histogram"
             elif kind == "table-file":
-                content, kind = _table(json.loads(self._file(value).read_bytes())), "table"
+                table = json.loads(self._file(value).read_bytes())
+                content, kind = table_content(table["columns"], table["data"]), "table"
+                self._used.add(value["path"])
+            elif kind in _MEDIA_FILES:
+                kind, content = file_content(self._file(value))
                 self._used.add(value["path"])
             else:
-                path = self._file(value)
-                kind, content_type = _FILES[kind][path.suffix]
-                data = path.read_bytes()
-                content = Content(data, path.suffix, content_type, _size_of(data, kind))
-                self._used.add(value["path"])
+                raise ValueError("of an unknown kind")
         except (KeyError, TypeError, ValueError, OSError) as error:
             self._run.left_out.append(f"{name!r} of step {step}: a {kind}, kept as a file if there is one ({error})")
         else:
             self._run.media.append(MediaEntry(name, kind, step, at, content))
 
     def _file(self, value: dict[str, Any]) -> Path:
-        path = relative_path(str(value["path"]))
-        if path is None or (self._files / path).is_symlink():
-            raise ValueError(f"{value['path']!r} is no path in the run's folder")
-        return self._files / path
+        return file_inside(self._files, str(value["path"]))
 
-    def _take_files(self, file: Path) -> None:
-        for where, folders, names in os.walk(self._files):
-            folders.sort()
-            for path in (Path(where, name) for name in sorted(names)):
-                name = path.relative_to(self._files).as_posix()
-                if name not in self._used and not path.is_symlink() and path.is_file():
-                    self._run.artifacts[name] = path
+    def _keep_files(self) -> None:
+        self._run.artifacts |= {name: path for name, path in files_below(self._files) if name not in self._used}
 
     def _output_log(self) -> bytes:
         path = self._run.artifacts.get("output.log")
@@ -328,21 +312,3 @@ def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
-
-
-def _json(document: Any) -> Content:
-    return Content(json.dumps(document).encode(), ".json", "application/json", {})
-
-
-def _table(table: dict[str, Any]) -> Content:
-    """Convert a table; cells that are no numbers and no texts become JSON."""
-    plain = (str, int, float, type(None))
-    rows = [[cell if isinstance(cell, plain) else json.dumps(cell) for cell in row] for row in table["data"]]
-    return Table(table["columns"], rows).encode()
-
-
-def _size_of(data: bytes, kind: str) -> dict[str, Any]:
-    if kind != "image":
-        return {}
-    width, height = png_size(data)
-    return {"width": width, "height": height}

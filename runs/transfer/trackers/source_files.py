@@ -1,0 +1,109 @@
+"""Files of a source, which is not trusted: no link and no name leads out of its folder, and no database is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from observers.record.safe_paths import relative_path
+from runs.errors import ForeignError
+
+__all__ = ["file_inside", "files_below", "is_database", "open_database", "table_columns"]
+
+_MAGIC = b"SQLite format 3\0"
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the regular files below a folder by their names, which may have slashes; links are skipped.
+
+    Args:
+        folder: The folder.
+    """
+    for where, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(where, name)
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix(), path
+
+
+def file_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file or folder below a folder.
+
+    Args:
+        folder: The folder.
+        name: The path below it, as the source writes it.
+
+    Raises:
+        ValueError: If it leads out of the folder, by its name or by a link.
+    """
+    path = relative_path(name)
+    if path is None or not (folder / path).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name!r} is no path in the run's folder")
+    return folder / path
+
+
+def is_database(path: Path) -> bool:
+    """Tell whether a path is a regular file that begins like a database of SQLite.
+
+    Args:
+        path: The path.
+    """
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(16) == _MAGIC
+
+
+@contextlib.contextmanager
+def open_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite database without writing to it: one that its last writer has left unfinished is copied first.
+
+    Args:
+        path: The file.
+
+    Yields:
+        The connection, for reading only.
+
+    Raises:
+        ForeignError: If it cannot be read, also while it is open.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            with path.open("rb") as stream:
+                has_wal = stream.read(20)[18:] == b"\2\2"
+            beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+            if any(each.exists() for each in beside):
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="database-")))
+                for each in (path, *beside):
+                    if each.exists():
+                        shutil.copyfile(each, folder / each.name)
+                database = sqlite3.connect(folder / path.name)
+            else:
+                # With a write-ahead log, even readers create files beside it, unless nobody can write.
+                immutable = "&immutable=1" if has_wal else ""
+                database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro{immutable}", uri=True)
+            stack.callback(database.close)
+            yield database
+        except (sqlite3.Error, OSError) as error:
+            raise ForeignError(f"{path}: it cannot be read ({error})") from error
+
+
+def table_columns(database: sqlite3.Connection) -> dict[str, set[str]]:
+    """Return the names of the columns of each table.
+
+    Args:
+        database: The database.
+    """
+    rows = database.execute(
+        "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+    )
+    columns: dict[str, set[str]] = {}
+    for table, column in rows:
+        columns.setdefault(table, set()).add(column)
+    return columns
