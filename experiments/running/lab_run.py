@@ -449,12 +449,15 @@ class LabRun(Run):
         if self.observers:
             self._notifier.begin()
             self._metrics.look_with(self._notifier.look)
-        if self.notices is not None and self.notices.world.rank == 0:
-            recording = recording_of(self.uid)  # one for MongoDB alone has a folder as well
-            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
+        self._tell_ranks_of_record()
         self._print_to_record()
         if self._trial is not None:
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
+
+    def _tell_ranks_of_record(self) -> None:
+        if self.notices is not None and self.notices.world.rank == 0:
+            recording = recording_of(self.uid)  # one for MongoDB alone has a folder as well
+            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
 
     def _execute_pre_run_hooks(self) -> None:
         collection.resume()

@@ -292,11 +292,7 @@ class Launcher:
         has_folder = bool(run.observers) or file_option.get_flag() in run.launch_options
         if not has_folder and self._record_to is not None and not self.world.rank:
             run.observers.append(FileObserver(self._record_to))
-        try:
-            for flag, value in run.launch_options.items():
-                _OBSERVING[flag].apply(value, run)
-        except (ValueError, RuntimeError) as error:
-            raise ConfigError(str(error)) from error
+        _apply_observing(run)
         # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
         run.observers = [each for place, each in enumerate(run.observers) if each not in run.observers[:place]]
         run.recorders = tuple(run.observers)
@@ -347,3 +343,12 @@ def _quieten_torch() -> None:
     logger = logging.getLogger("torch")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)
+
+
+def _apply_observing(run: LabRun) -> None:
+    """Attach the observers that the command line names."""
+    try:
+        for flag, value in run.launch_options.items():
+            _OBSERVING[flag].apply(value, run)
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(str(error)) from error

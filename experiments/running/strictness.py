@@ -271,9 +271,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
     parameters = dict(_parameters(experiment, computed.function))
     required, given = _required(experiment), set[str]()
     known = _dotted(computed.values, without=added)
-    for path in _paths(experiment):
-        if "" in get_by_dotted_path(computed.values, path, {}):
-            _check_group(path, get_by_dotted_path(computed.values, path)[""])
+    _check_groups(experiment, computed)
     for name in added:
         value = get_by_dotted_path(computed.values, name)
         if isinstance(value, dict) and value:
@@ -286,6 +284,13 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
             hint = _hint(name, known, list(parameters))
             raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
     _reject_passing(required, given)
+
+
+def _check_groups(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
+    """Reject plain values for ingredients."""
+    for path in _paths(experiment):
+        if "" in get_by_dotted_path(computed.values, path, {}):
+            _check_group(path, get_by_dotted_path(computed.values, path)[""])
 
 
 def _hint(name: str, entries: list[str], parameters: list[str]) -> str:

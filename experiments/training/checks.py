@@ -69,7 +69,12 @@ def _check_optimizers(trainer: Trainer) -> None:
     unknown = trainer.schedules.keys() - optimizers.keys()
     if unknown:
         raise ConfigError(f"scheduler: got {', '.join(sorted(unknown))}, for which there is no optimizer")
-    held = {id(parameter) for optimizer in optimizers.values() for parameter in parameters_of(optimizer)}
+    _check_parameters_of_loss(trainer)
+
+
+def _check_parameters_of_loss(trainer: Trainer) -> None:
+    task = trainer.task
+    held = {id(parameter) for optimizer in trainer.optimizers.values() for parameter in parameters_of(optimizer)}
     left = [name for name, parameter in task.parameters.items() if id(parameter) not in held]
     if left:
         raise LossError(

@@ -70,11 +70,15 @@ def add_gradients(
     if total is not None and not is_whole and skipped > 0:
         rest = 1 / (1 - skipped)
         total, scalars = total * rest, {name: value * rest for name, value in scalars.items()}
-        for gradient in (p.grad for p in parameters_of(optimizer) if p.grad is not None):
-            gradient.mul_(rest)
+        _scale(optimizer, rest)
     if scalars:
         note(scalars)
     return total
+
+
+def _scale(optimizer: torch.optim.Optimizer, factor: Any) -> None:
+    for gradient in (p.grad for p in parameters_of(optimizer) if p.grad is not None):
+        gradient.mul_(factor)
 
 
 def precise(loss: Tensor) -> Tensor:

@@ -126,18 +126,22 @@ class Stopwatch:
         """Log and return the figures; None if nothing was trained."""
         if not self._steps or self._seconds <= 0:
             return None
-        waited = None if self._wait is None else self._wait.seconds()
-        share = None if waited is None else min(waited / self._seconds, 1.0)
+        waited_s = None if self._wait is None else self._wait.seconds()
+        share = None if waited_s is None else min(waited_s / self._seconds, 1.0)
         speed = Speed(self._seconds, self._samples, self._steps, peak_memory_bytes(self._device), share)
         _log.info("trained at %s", speed)
-        if waited is not None and share is not None and share >= _WARNING_SHARE and waited >= _WARNING_S:
+        if waited_s is not None and share is not None:
+            self._warn_of_waiting(waited_s, share)
+        return speed
+
+    def _warn_of_waiting(self, waited_s: float, share: float) -> None:
+        if share >= _WARNING_SHARE and waited_s >= _WARNING_S:
             _log.warning(
                 "the loader is the bottleneck: the training waited for data %.0f%% of its time; raise data.num_workers "
                 "(it is %d), or hold the data in memory (data.in_memory=True) if they fit",
                 100 * share,
                 getattr(self._batches, "num_workers", 0),
             )
-        return speed
 
 
 class _Timed:

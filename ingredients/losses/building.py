@@ -339,6 +339,12 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
             f"loss: {type(loss.module).__name__} does not fit the model's outputs and the data's targets "
             f"of shape {tuple(targets.shape)}: {reason}"
         ) from error
+    _check_value(value, loss, targets)
+    if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):
+        raise LossError("loss.name: nll needs log-probabilities, which these outputs are not; use cross_entropy")
+
+
+def _check_value(value: Tensor, loss: Loss, targets: Tensor) -> None:
     if value.ndim:
         raise LossError(
             f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar; return the "
@@ -348,8 +354,6 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
         raise LossError(
             f"loss: is {float(value)} before the first step; check inputs, targets and weights for infinite values"
         )
-    if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):
-        raise LossError("loss.name: nll needs log-probabilities, which these outputs are not; use cross_entropy")
 
 
 def _check_outputs(outputs: Any, targets: Tensor, loss: Loss) -> None:

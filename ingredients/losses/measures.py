@@ -155,25 +155,28 @@ def build_measures(use: Mapping[str, Any], loss: Any, classes: tuple[str, ...], 
         LossError: If torchmetrics is not installed, or a class rejects its arguments.
         ConfigError: If there is no such class or argument.
     """
-    metrics = {}
-    for name, entry in use.items():
-        options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-        kind = options.pop("name", None)
-        if not isinstance(kind, str):
-            raise ConfigError(f"metrics.use.{name}: got {entry!r}, expected a class of torchmetrics, such as F1Score")
-        cls = _class_of(kind, name)
-        if _reads_tokens(cls) and loss.kind != "classes":
-            raise LossError(f"metrics.use.{name}: {kind} is of classes or tokens, but the loss is of {loss.kind}")
-        options = {**_usual(cls, loss), **options}
-        if not _is_wrapper(cls):  # wrappers pass unknown arguments on to a class that rejects them
-            check_options(cls, options, f"metrics.use.{name}")
-        try:
-            if options.get("validate_args") is False:
-                cls(**{**options, "validate_args": True})  # validates the arguments once, but no batches
-            metrics[name] = cls(**options).to(device)
-        except (TypeError, ValueError) as error:
-            raise LossError(f"metrics.use.{name}: {kind} refuses its arguments: {error}") from error
+    metrics = {name: _build(name, entry, loss).to(device) for name, entry in use.items()}
     return Measures(metrics, loss, classes)
+
+
+def _build(name: str, entry: Any, loss: Any) -> Any:
+    """Build one metric of `metrics.use`."""
+    options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
+    kind = options.pop("name", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"metrics.use.{name}: got {entry!r}, expected a class of torchmetrics, such as F1Score")
+    cls = _class_of(kind, name)
+    if _reads_tokens(cls) and loss.kind != "classes":
+        raise LossError(f"metrics.use.{name}: {kind} is of classes or tokens, but the loss is of {loss.kind}")
+    options = {**_usual(cls, loss), **options}
+    if not _is_wrapper(cls):  # wrappers pass unknown arguments on to a class that rejects them
+        check_options(cls, options, f"metrics.use.{name}")
+    try:
+        if options.get("validate_args") is False:
+            cls(**{**options, "validate_args": True})  # validates the arguments once, but no batches
+        return cls(**options)
+    except (TypeError, ValueError) as error:
+        raise LossError(f"metrics.use.{name}: {kind} refuses its arguments: {error}") from error
 
 
 def _class_of(kind: str, name: str) -> Any:

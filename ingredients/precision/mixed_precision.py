@@ -105,11 +105,7 @@ class MixedPrecision:
         clip_value: float | None = None,
         accumulate: int = 1,
     ) -> None:
-        for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-            if value is not None and not value > 0:
-                raise PrecisionError(f"amp.{name}: got {value}, expected more than 0, or None for no limit")
-        if accumulate < 1:
-            raise PrecisionError(f"amp.accumulate: got {accumulate}, expected at least 1")
+        _check_limits(clip_norm, clip_value, accumulate)
         if init_scale <= 0 or growth_factor <= 1 or not 0 < backoff_factor < 1 or growth_interval < 1:
             raise PrecisionError(
                 f"amp: got init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}, "
@@ -369,3 +365,11 @@ def _numbers(weights: Sequence[Tensor | int]) -> Sequence[float]:
     if not tensors:
         return weights  # type: ignore[return-value]  # none is a tensor
     return torch.stack([torch.as_tensor(weight, device=tensors[0].device) for weight in weights]).tolist()
+
+
+def _check_limits(clip_norm: float | None, clip_value: float | None, accumulate: int) -> None:
+    for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+        if value is not None and not value > 0:
+            raise PrecisionError(f"amp.{name}: got {value}, expected more than 0, or None for no limit")
+    if accumulate < 1:
+        raise PrecisionError(f"amp.accumulate: got {accumulate}, expected at least 1")

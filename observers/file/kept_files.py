@@ -72,20 +72,24 @@ def keep_artifact(
     if is_there or not copy:
         open_file(file).close()
     else:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _keep_earlier(recording, name, target, file)
-            copy_file(file, target)
-        except OSError as error:
-            raise ArtifactError(
-                f"{filename}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
-                "permissions, and add it again"
-            ) from error
+        _copy(recording, name, Path(filename), target)
     left_at = None if is_there or copy else file
     with recording.lock:
         if left_at is None:
             recording.journal.note_file(target)
         recording.add_artifact(name, metadata, content_type, left_at)
+
+
+def _copy(recording: Recording, name: str, file: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _keep_earlier(recording, name, target, file)
+        copy_file(file, target)
+    except OSError as error:
+        raise ArtifactError(
+            f"{file}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
+            "permissions, and add it again"
+        ) from error
 
 
 def _keep_earlier(recording: Recording, name: str, target: Path, new: Path) -> None:

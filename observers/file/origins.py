@@ -68,6 +68,10 @@ class Origins:
             self._run.note_sources(self._sources.pairs, self._sources.changed)
             if self._run.session is not None:
                 self._warn_of_changes({"sources": dict.fromkeys(self._sources.changed)})
+        self._warn_of_missing(last=last)
+        return has_new
+
+    def _warn_of_missing(self, *, last: bool) -> None:
         missing = self._sources.missing
         if missing and (last or not self._has_warned_of_missing):
             self._has_warned_of_missing = True
@@ -80,7 +84,6 @@ class Origins:
                 ", ".join(list(missing)[:_SHOWN]),
                 f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
             )
-        return has_new
 
     @property
     def missing_sources(self) -> list[str]:

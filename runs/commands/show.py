@@ -214,14 +214,16 @@ def _print_config(run: Run, *, is_whole: bool) -> None:
     others = [name for name in config if name not in set_by]
     shown = [*set_by, *(others if is_whole or not set_by else ())]
     print_text("config", "bold")
-    rows = []
-    for name in shown:
-        text = "None" if config[name] is None else value_text(config[name], exact=True)
-        style = "yellow" if name in set_by else ""
-        rows.append([Cell(f"  {name}", style), Cell(text, style), Cell(set_by.get(name, ""), "dim")])
+    rows = [_setting_row(name, config[name], set_by.get(name, "")) for name in shown]
     print_table([Column(is_kept=True), Column(), Column()], rows)
     if len(shown) < len(config):
         print_text(f"  {len(others)} more at their defaults: python -m runs show {run.id} --config", "dim")
+
+
+def _setting_row(name: str, value: Any, set_by: str) -> list[Cell]:
+    text = "None" if value is None else value_text(value, exact=True)
+    style = "yellow" if set_by else ""
+    return [Cell(f"  {name}", style), Cell(text, style), Cell(set_by, "dim")]
 
 
 def _print_metrics(run: Run) -> None:

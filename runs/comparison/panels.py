@@ -129,13 +129,17 @@ def make_panel(
 def _having(runs: Sequence[Run], quantity: Quantity) -> list[Run]:
     having = [run for run in runs if quantity.is_of(run)]
     if not having:
-        lacking = [name for name in quantity.names if not any(name in run.metrics for run in runs)]
-        if not lacking:
-            raise PlotError(f"no run has all metrics of {quantity.text!r}")
-        names = {name for run in runs[:20] for name in run.metrics}
-        existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
-        raise PlotError(f"no run has the metric {lacking[0]!r}; there are: {', '.join(existing) or 'none'}")
+        raise _absent(runs, quantity)
     return having
+
+
+def _absent(runs: Sequence[Run], quantity: Quantity) -> PlotError:
+    lacking = [name for name in quantity.names if not any(name in run.metrics for run in runs)]
+    if not lacking:
+        return PlotError(f"no run has all metrics of {quantity.text!r}")
+    names = {name for run in runs[:20] for name in run.metrics}
+    existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
+    return PlotError(f"no run has the metric {lacking[0]!r}; there are: {', '.join(existing) or 'none'}")
 
 
 class _Finishing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 __all__ = ["num_to_tell_apart"]
 
@@ -42,11 +43,10 @@ def num_to_tell_apart(
         low, high = high, 2 * high
         if low >= _MOST:
             return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = _power(middle, abs(difference) / spread, per_value, confidence) >= power
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    numbers = range(low + 1, high + 1)
+    return numbers[
+        bisect_left(numbers, power, key=lambda num: _power(num, abs(difference) / spread, per_value, confidence))
+    ]
 
 
 def _power(n: int, size: float, per_value: float, confidence: float) -> float:

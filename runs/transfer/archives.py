@@ -19,7 +19,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -284,12 +284,15 @@ def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.Z
         if manifest["format"] != FORMAT:
             use = "use the version of the lab that exported it"
             _refuse(path, f"its format is {manifest['format']!r}, this version reads {FORMAT}; {use}")
-        for expected in manifest["files"].values():
-            if not isinstance(expected["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", expected["sha256"]):
-                raise ValueError("a file has no length or SHA-256")
+        if not all(map(_is_checkable, manifest["files"].values())):
+            raise ValueError("a file has no length or SHA-256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         _refuse(path, f"its {MANIFEST} makes no sense ({error})")
     return manifest
+
+
+def _is_checkable(entry: Mapping[str, Any]) -> bool:
+    return isinstance(entry["bytes"], int) and bool(re.fullmatch("[0-9a-f]{64}", entry["sha256"]))
 
 
 def _folders(path: Path, manifest: dict[str, Any]) -> list[str]:

@@ -63,9 +63,7 @@ def _history(readable: Readable) -> Any:
     feasible = np.array([_is_feasible(trial) for trial in readable.complete])
     for place, axes in enumerate(figure.subplots(len(readable.metrics), squeeze=False)[:, 0]):
         values = _values(readable, place)
-        axes.plot(numbers[feasible], values[feasible], "o", color=_BLUE, alpha=0.6, label="trial")
-        if not feasible.all():
-            axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
+        _plot_trials(axes, numbers, values, feasible)
         if feasible.any():
             best = (np.maximum if _is_maximized(readable, place) else np.minimum).accumulate(values[feasible])
             axes.step(numbers[feasible], best, where="post", color=_ORANGE, linewidth=1.8, label="best so far")
@@ -76,6 +74,12 @@ def _history(readable: Readable) -> Any:
         axes.legend(loc="best")
     axes.set_xlabel("trial")
     return figure
+
+
+def _plot_trials(axes: Any, numbers: np.ndarray, values: np.ndarray, feasible: np.ndarray) -> None:
+    axes.plot(numbers[feasible], values[feasible], "o", color=_BLUE, alpha=0.6, label="trial")
+    if not feasible.all():
+        axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
 
 
 def _pareto(readable: Readable) -> Any:
