@@ -18,17 +18,16 @@ import numpy as np
 
 from observers.errors import ObserversError
 from observers.notifying.addresses import finished_after_s, read_addresses
-from observers.notifying.sending import Message, Sending, plain
-from observers.notifying.sent import SentMessages
+from observers.notifying.sending import LEVELS, Message, Sending, plain
+from observers.notifying.sent import SentMessages, alert_event, event_of_session
 from observers.record import run_clock
 from observers.record.points.points import Names
-from observers.record.schema import INFO, read_json_if_whole
+from observers.record.schema import INFO, RUN, read_json_if_whole
 
 __all__ = ["Notifier"]
 
 _log = logging.getLogger(__name__)
 
-_LEVELS = ("info", "warning", "error")
 # Alerts that a run may record, those within a minute, and the characters of one.
 _MAX_ALERTS, _PER_MINUTE, _MAX_TEXT = 100, 5, 1000
 # Metrics whose first NaN is worth a message.
@@ -64,6 +63,7 @@ class Notifier:
     def __init__(self, run: Notified) -> None:
         self._run = run
         self._addresses: list[str] = []
+        self._num_sessions = 1
         self._after_s = 0.0
         self._lock = threading.Lock()
         self._alerts: list[dict[str, str]] = []
@@ -79,6 +79,9 @@ class Notifier:
             self._after_s, self._addresses = finished_after_s(), read_addresses()
         if self._addresses:
             self._run.info["notifies"] = True
+        if self._addresses and self._run.folder is not None:
+            document = read_json_if_whole(self._run.folder / RUN)
+            self._num_sessions = len((document or {}).get("sessions") or ())
 
     def after_fork_in_child(self) -> None:
         """Send nothing: messages are the parent's."""
@@ -108,8 +111,8 @@ class Notifier:
         Raises:
             ValueError: If the level is another one.
         """
-        if level not in _LEVELS:
-            raise ValueError(f"level: got {level!r}, expected one of {', '.join(_LEVELS)}")
+        if level not in LEVELS:
+            raise ValueError(f"level: got {level!r}, expected one of {', '.join(LEVELS)}")
         entry = {"time": datetime.now(UTC).isoformat(), "level": level, "text": plain(str(text), _MAX_TEXT)}
         with self._lock:
             now = time.monotonic()
@@ -127,7 +130,7 @@ class Notifier:
             self._alerts.append(entry)
             highest = max((str(each.get("level")) for each in self._alerts), key=_rank)
             self._run.info |= {"alerts": self._alerts, "alert_level": highest}
-        self._send(None, f"alert: {entry['text']}", [entry["text"]], level)
+        self._send(alert_event(entry["time"]), f"alert: {entry['text']}", [entry["text"]], level)
 
     # ------------------------------------------------------------------ events
 
@@ -146,7 +149,7 @@ class Notifier:
             if name in self._nan_metrics or name.startswith("system/") or len(self._nan_metrics) >= _MAX_NAN_METRICS:
                 continue
             self._nan_metrics.add(name)
-            is_first, _ = self._claim(f"nan-{hashlib.sha256(name.encode()).hexdigest()[:16]}")
+            is_first, _ = self._claim(self._event(f"nan-{hashlib.sha256(name.encode()).hexdigest()[:16]}"))
             if is_first:
                 new.append(name)
         if new:
@@ -156,12 +159,16 @@ class Notifier:
         """Send a message if the run took long enough."""
         if run_clock.elapsed_s() >= self._after_s and not self._is_trial:
             result = [] if self._run.result is None else [f"result: {self._run.result}"]
-            self._send("finished", "finished", result, "success")
+            self._send(self._event("finished"), "finished", result, "success")
 
     def failed(self) -> None:
         """Send a message about the error that ended the run, unless the run was rejected before it began."""
         if not self._run.meta_info.get("refused") and not self._is_trial:
-            self._send("failed", "failed", ["".join((self._run.fail_trace or ())[-3:])[-2000:]], "error")
+            self._send(self._event("failed"), "failed", ["".join((self._run.fail_trace or ())[-3:])[-2000:]], "error")
+
+    def _event(self, name: str) -> str:
+        """Return the name of an event of this session: what happens again after a resume is told again."""
+        return event_of_session(name, self._num_sessions)
 
     @property
     def _is_trial(self) -> bool:
@@ -239,4 +246,4 @@ class Notifier:
 
 
 def _rank(level: str) -> int:
-    return _LEVELS.index(level) if level in _LEVELS else -1
+    return LEVELS.index(level) if level in LEVELS else -1

@@ -1,8 +1,8 @@
 """The process that sends one message: it reads the message and the addresses from stdin, and ends within its time.
 
-Runs start this file as a script. It imports nothing of the lab, tells its caller by address what went wrong, and
-gives the claim on the message back if no address took it, because the caller may be gone by then. Apprise would log
-addresses, so its log and its output go nowhere.
+Runs start this file as a script. It imports nothing of the lab, and tells its caller by address what went wrong. It
+confirms the claim on the message, or gives it back if no address took it, because the caller may be gone by then.
+Apprise would log addresses, so its log and its output go nowhere.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ def main() -> None:
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
     problems = list(problems)
-    if all(problems) and request["claim"] and Path(request["claim"]).is_file():
+    if request["claim"] and Path(request["claim"]).is_file():
         with contextlib.suppress(OSError):  # the record is gone
-            Path(request["claim"]).replace(f"{request['claim']}.unsent")
+            if all(problems):
+                Path(request["claim"]).replace(f"{request['claim']}.unsent")
+            else:
+                Path(request["claim"]).write_text(request["sent"])
     with contextlib.suppress(OSError):  # the caller is gone
         os.write(out, json.dumps(problems).encode())
     os._exit(0)  # a receiver that never answers must not keep this process

@@ -13,9 +13,13 @@ from pathlib import Path
 
 from observers.notifying import sender
 from observers.notifying.addresses import ADDRESSES_VARIABLE, shown
+from observers.notifying.sent import SENT
 from observers.record.redaction import hide_passwords, redact
 
-__all__ = ["Message", "Sending", "plain"]
+__all__ = ["LEVELS", "Message", "Sending", "plain"]
+
+# Levels of alerts, the lowest first.
+LEVELS = ("info", "warning", "error")
 
 # Seconds that all receivers together have to take a message.
 LIMIT_S = 20.0
@@ -45,7 +49,8 @@ class Sending:
     Args:
         message: The message.
         addresses: Its addresses, which the process reads from a pipe.
-        claim: File of the claim on the message, which the process gives back if no address takes the message.
+        claim: File of the claim on the message, which the process confirms, or gives back if no address takes the
+            message.
 
     Raises:
         OSError: If the process cannot be started.
@@ -60,6 +65,7 @@ class Sending:
             "kind": _KINDS[message.level],
             "limit_s": LIMIT_S,
             "claim": None if claim is None else str(claim.absolute()),
+            "sent": SENT,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-P", sender.__file__],

@@ -1,18 +1,46 @@
 """The messages of a run that were sent, beside its notes, so that nobody sends one twice.
 
-`notified/EVENT` is the claim on a message, made before the message is sent: of a run, resumed or not, and of any
-number of watchers, one makes it. If no receiver takes the message, the claim is renamed `EVENT.unsent`.
+`notified/EVENT` is the claim on a message, made before the message is sent: of a run and any number of watchers, one
+makes it. It holds `sent` once a receiver took the message. If none takes it, the claim is renamed `EVENT.unsent`. A
+claim whose process was killed before it sent the message is abandoned after ten minutes, and free again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 from observers.record.atomic_file import write_once
+from observers.record.locking import claimed
 from observers.record.schema import NOTIFIED_FOLDER
 
-__all__ = ["SentMessages"]
+__all__ = ["ABANDONED_S", "SENT", "SentMessages", "alert_event", "event_of_session"]
+
+# Seconds after which a claim without an outcome is abandoned: far longer than sending takes, as clocks differ.
+ABANDONED_S = 600.0
+# Content of the claim on a message that a receiver took.
+SENT = "sent"
+
+
+def event_of_session(event: str, num_sessions: int) -> str:
+    """Return the name of an event of a session: a run that was resumed can fail again.
+
+    Args:
+        event: Name of the event, such as `failed`.
+        num_sessions: Number of sessions of the run up to the event; 0 or 1 for a run that was not resumed.
+    """
+    return event if num_sessions < 2 else f"{event}-{num_sessions}"
+
+
+def alert_event(at: str) -> str:
+    """Return the name of an alert as an event.
+
+    Args:
+        at: The recorded time of the alert.
+    """
+    return f"alert-{hashlib.sha256(at.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 class SentMessages:
@@ -45,10 +73,26 @@ class SentMessages:
         Raises:
             OSError: If the claim cannot be written.
         """
-        if self.path(event).exists():
-            return False
+        path = self.path(event)
+        if path.exists():
+            if not self._is_abandoned(event):
+                return False
+            with claimed(self._folder):  # so that nobody removes the new claim of another
+                if self._is_abandoned(event):
+                    path.unlink()
         self._folder.mkdir(exist_ok=True)
-        return write_once(self.path(event), datetime.now(UTC).isoformat().encode(), durable=False)
+        return write_once(path, datetime.now(UTC).isoformat().encode(), durable=False)
+
+    def confirm(self, event: str) -> None:
+        """Note that a receiver took a message that the caller claimed.
+
+        Args:
+            event: Name of the event.
+
+        Raises:
+            OSError: If that cannot be noted.
+        """
+        self.path(event).write_text(SENT)
 
     def release(self, event: str) -> None:
         """Note that no receiver took a message that the caller claimed.
@@ -67,4 +111,13 @@ class SentMessages:
         Args:
             event: Name of the event.
         """
-        return self.path(f"{event}.unsent").exists() and not self.path(event).exists()
+        if self.path(event).exists():
+            return self._is_abandoned(event)
+        return self.path(f"{event}.unsent").exists()
+
+    def _is_abandoned(self, event: str) -> bool:
+        try:
+            is_old = time.time() - self.path(event).stat().st_mtime > ABANDONED_S
+            return is_old and self.path(event).read_text() != SENT
+        except OSError:  # given back or removed meanwhile
+            return False

@@ -57,11 +57,12 @@ def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) 
 
     back = timedelta(hours=arguments.back)
     with open_given(arguments) as store:
+        recent = RecentRuns(store, back)
         outbox, digests = Outbox(store, addresses, print_to_stderr), Digests(store, print_to_stderr)
         try:
             while True:
                 try:
-                    recent = RecentRuns(store, back)
+                    recent.look()
                     notices = [
                         *recent.notices(after_s, outbox.done, is_sending=bool(addresses)),
                         *digests.notices(recent, outbox.done),

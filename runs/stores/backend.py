@@ -138,6 +138,10 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def confirm_message(self, run: Run, event: str) -> None:
+        """Note that a receiver took a message that the caller claimed. A claim without an outcome expires."""
+
+    @abc.abstractmethod
     def release_message(self, run: Run, event: str) -> None:
         """Note that no receiver took a message that the caller claimed, so that it can be claimed again."""
 

@@ -1,28 +1,35 @@
 """What happened to the runs of a store lately, and messages about it, each sent once by any number of watchers.
 
-Runs that have addresses tell of their own end. A watcher tells of the others, of killed runs, and of the queue.
+Runs that have addresses send their own messages. A watcher sends those of the others, and those about killed runs and
+the queue.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from observers.notifying.sending import Message, Sending
+from observers.notifying.sending import LEVELS, Message, Sending
+from observers.notifying.sent import alert_event, event_of_session
 from runs.errors import StoreAwayError, StoreError
+from runs.query.filters import Question
 from runs.query.flattening import list_of
 from runs.query.names import REFUSED, SWEEP
 from runs.query.texts import count_text, duration_text
 from runs.stores.run import Run
-from runs.stores.store import Store
+from runs.stores.store import NEWEST_FIRST, Store
 
 __all__ = ["Notice", "Outbox", "RecentRuns"]
 
-_COLUMNS = ("name", "status", "start_time", "stop_time", "queue_time", "heartbeat", "uid", "host", REFUSED, SWEEP)
+_ALERT_LEVEL = "info.alert_level"
+_COLUMNS = (
+    "name", "status", "start_time", "stop_time", "queue_time", "heartbeat", "uid", "host", REFUSED, SWEEP,
+    "info.notifies", _ALERT_LEVEL,
+)  # fmt: skip
 _WAITING = ("RUNNING", "QUEUED")
-_MAX_RUNS = 2000
 # Lines of one message.
 _MAX_LINES = 20
 
@@ -33,7 +40,8 @@ class Notice:
 
     Attributes:
         run: The run that it is about, or the last one of the queue or the sweep, which keeps the claim on the message.
-        event: `failed`, `dead`, `finished`, `queue_empty` or `sweep_done`.
+        event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
+            `sweep_done`; or an alert.
         text: What happened, in a line or more.
         level: As in `observers.notifying.sending.Message`.
     """
@@ -50,26 +58,51 @@ class Notice:
 
 
 class RecentRuns:
-    """The runs of a store that ended lately or have not ended.
+    """The runs of a store that were active lately or have not ended, however many there are.
 
     Args:
         store: The store.
         back: How far to look back.
+
+    Attributes:
+        runs: The runs, as of the last look.
     """
 
     def __init__(self, store: Store, back: timedelta) -> None:
+        self._store, self._back = store, back
         self._since = datetime.now(UTC) - back
-        since = {"stop_time": {"$gte": self._since.isoformat()}}
-        document = {"$or": [since, {"status": {"$in": ["DEAD", *_WAITING]}}]}
-        self.runs = [run.listed() for run in store.find(document, limit=_MAX_RUNS, columns=_COLUMNS)]
-        self._store = store
+        self.runs: list[Run] = []
+        # Ids of the runs that had not ended at the last look, and of those whose end came later than `back`.
+        self._open: set[str] = set()
+        self._late: set[str] = set()
+        # By id: the state of a run, and what was read of it then.
+        self._read: dict[tuple[str, str], tuple[Any, Any]] = {}
+
+    def look(self) -> RecentRuns:
+        """Look at the store, and return this object.
+
+        A run whose end was delivered after `back`, such as after an outage of the database, is missed only if no
+        earlier look saw the run.
+        """
+        self._since = datetime.now(UTC) - self._back
+        times = [{name: {"$gte": self._since.isoformat()}} for name in ("start_time", "stop_time", "heartbeat")]
+        document = {"$or": [*times, {"status": {"$in": list(_WAITING)}}]}
+        question = Question.of(document, NEWEST_FIRST, None, _COLUMNS)
+        found = {run.id: run.listed() for run in self._store.backend.find(question)}
+        self._late = (self._late | self._open) - found.keys()
+        late = {id: run.listed() for id, run in self._store.backend.by_id(sorted(self._late)).items()}
+        found, self._late = found | late, set(late)
+        self.runs = list(found.values())
+        self._open = {run.id for run in self.runs if run.status in _WAITING}
+        self._read = {key: seen for key, seen in self._read.items() if key[0] in found}
+        return self
 
     def ended(self, run: Run) -> bool:
         """Tell whether a run ended lately."""
         stop = run.stop_time
         if stop is None and run.start_time is not None and run.duration_s is not None:
             stop = run.start_time + timedelta(seconds=run.duration_s)  # its last heartbeat
-        return run.status not in _WAITING and stop is not None and stop >= self._since
+        return run.status not in _WAITING and stop is not None and (stop >= self._since or run.id in self._late)
 
     def notices(
         self, after_s: float, known: Iterable[tuple[str, str]] = (), *, is_sending: bool = True
@@ -82,15 +115,30 @@ class RecentRuns:
             is_sending: Whether to leave out what runs send themselves, unless no receiver took it.
         """
         known = set(known)
-        found = []
-        for run in self.runs:
-            event = self._event_of(run, after_s) if run.get(SWEEP) is None and self.ended(run) else None
-            if event is None or _key(run, event) in known:
-                continue
-            if not (is_sending and self._is_told_by_run(run, event)):
-                found.append(Notice(run, event, _text_of(run, event), "success" if event == "finished" else "error"))
+        found = [notice for run in self.runs for notice in (*self._of_alerts(run), *self._of_end(run, after_s))]
+        news = [notice for notice in found if notice.key not in known]
         queue = self._of_queue()
-        return [*found, *([queue] if queue is not None and queue.key not in known else [])]
+        return [
+            *(notice for notice in news if not (is_sending and self._is_told_by_run(notice))),
+            *([queue] if queue is not None and queue.key not in known else []),
+        ]
+
+    def _of_end(self, run: Run, after_s: float) -> Iterator[Notice]:
+        """Yield the end of a run; trials of sweeps have a digest."""
+        event = self._event_of(run, after_s) if run.get(SWEEP) is None and self.ended(run) else None
+        if event is not None:
+            level = "success" if event == "finished" else "error"
+            yield Notice(run, self._of_session(run, event), _text_of(run, event), level)
+
+    def _of_alerts(self, run: Run) -> Iterator[Notice]:
+        """Yield the recent alerts of a run."""
+        if run.get(_ALERT_LEVEL) is None:
+            return
+        for alert in self._once(run, "alerts"):
+            if alert["time"] >= self._since.isoformat():
+                level = alert["level"] if alert["level"] in LEVELS else "info"
+                text = f"run {run.id} {run.name}: alert: {alert['text']}"
+                yield Notice(run, alert_event(alert["time"]), text, level)
 
     def _event_of(self, run: Run, after_s: float) -> str | None:
         if run.status == "FAILED" and run.get(REFUSED) is not True:
@@ -106,11 +154,24 @@ class RecentRuns:
         if not done or any(run.status in _WAITING for run in queued):
             return None
         last = max(done, key=lambda run: (run.stop_time or self._since, run.uid or ""))
-        return Notice(last, "queue_empty", f"the queue is empty; run {last.id} {last.name} was the last one", "info")
+        event = self._of_session(last, "queue_empty")
+        return Notice(last, event, f"the queue is empty; run {last.id} {last.name} was the last one", "info")
 
-    def _is_told_by_run(self, run: Run, event: str) -> bool:
-        speaks = event != "dead" and run.get("info.notifies") is True
-        return speaks and not self._store.backend.is_unsent(run, event)
+    def _of_session(self, run: Run, event: str) -> str:
+        return event_of_session(event, len(self._once(run, "sessions")))
+
+    def _once(self, run: Run, name: str) -> list[dict[str, Any]]:
+        """Return the sessions or the alerts of a run, which are read again only if the run has changed."""
+        state = (run.status, run.get("heartbeat"), run.get("stop_time"))
+        if self._read.get((run.id, name), (None,))[0] != state:
+            self._read[run.id, name] = state, getattr(run, name)
+        found: list[dict[str, Any]] = self._read[run.id, name][1]
+        return found
+
+    def _is_told_by_run(self, notice: Notice) -> bool:
+        speaks = notice.run.status != "DEAD" or notice.event.startswith("alert-")
+        is_theirs = speaks and notice.run.get("info.notifies") is True
+        return is_theirs and not self._store.backend.is_unsent(notice.run, notice.event)
 
 
 class Outbox:
@@ -160,22 +221,25 @@ class Outbox:
                 break
             except StoreError as error:
                 self._tell(f"not sent: {error}")
-        if claimed and not self._deliver(_message(self._store, claimed)):
-            self._release(claimed)
-            claimed = []
+        if claimed:
+            is_sent = self._deliver(_message(self._store, claimed))
+            self._note(claimed, is_sent=is_sent)
+            claimed = claimed if is_sent else []
         if away is not None:
             raise away
         return claimed
 
-    def _release(self, notices: Sequence[Notice]) -> None:
-        """Give back the claims on messages that nobody took."""
-        self.has_untaken = True
+    def _note(self, notices: Sequence[Notice], *, is_sent: bool) -> None:
+        """Confirm the claims on messages, or give them back if nobody took the messages."""
+        self.has_untaken |= not is_sent
+        note = self._store.backend.confirm_message if is_sent else self._store.backend.release_message
         for notice in notices:
-            self.done.discard(notice.key)
+            if not is_sent:
+                self.done.discard(notice.key)
             try:
-                self._store.backend.release_message(notice.run, notice.event)
+                note(notice.run, notice.event)
             except StoreError as error:  # such as a run that was removed meanwhile
-                self._tell(f"not sent: {error}")
+                self._tell(f"not noted that a message was {'sent' if is_sent else 'not sent'}: {error}")
 
     def _deliver(self, message: Message) -> bool:
         """Send a message; return whether a receiver took it. The same problem is told once."""

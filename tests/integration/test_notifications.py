@@ -12,7 +12,7 @@ import tarfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from observers.errors import MissingExtraError, NotifyError
 from observers.notifying import sending
 from observers.notifying.addresses import finished_after_s, read_addresses
 from observers.notifying.sending import Message, Sending
-from observers.notifying.sent import SentMessages
+from observers.notifying.sent import ABANDONED_S, SentMessages
 from runs.__main__ import main
 from runs.board.app import create_app
 from runs.board.security import Policy
@@ -32,6 +32,7 @@ from runs.errors import StoreAwayError
 from runs.stores.opening import open_store
 from runs.sweeps.views.digest import Digests
 from runs.work.watching import Outbox, RecentRuns
+from tests.processes import run
 
 # Joined, because runs record this file.
 SECRET = "-".join(("tok3n", "of", "mine"))
@@ -129,11 +130,15 @@ def bad(_run):
     raise RuntimeError("boom")
 
 
+def fails():
+    raise RuntimeError("boom")
+
+
 def texts(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_each_event_of_a_run_is_sent_once_also_after_it_was_resumed(tmp_path, monkeypatch, receivers, capfd, caplog):
+def test_each_event_is_sent_once_in_each_session_of_a_run(tmp_path, monkeypatch, receivers, capfd, caplog):
     receiver = receivers()
     monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
     record(bad, FileObserver(tmp_path / "store"))
@@ -144,14 +149,12 @@ def test_each_event_of_a_run_is_sent_once_also_after_it_was_resumed(tmp_path, mo
     assert "RuntimeError: boom" in failure["message"]
     assert failure["type"] == "failure"
 
-    def again(_run):
-        _run.log_scalar("other", float("nan"))
-        bad(_run)
-
     monkeypatch.setenv("SACRISTAN_RESUME", str(tmp_path / "store" / "1"))
-    record(again, FileObserver(tmp_path / "store"))
+    record(bad, FileObserver(tmp_path / "store"))
     wait_until_sent()
-    assert receiver.titles == sorted([*expected, "recorded 1: NaN in other", "recorded 1: alert: look here"])
+    assert receiver.titles == sorted(expected * 2)
+    with open_store(tmp_path / "store") as store:  # a watcher has nothing to add
+        assert RecentRuns(store, timedelta(hours=1)).look().notices(600) == []
     info = json.loads((tmp_path / "store" / "1" / "info.json").read_text())
     assert [alert["text"] for alert in info["alerts"]] == ["look here"] * 2
     out, err = capfd.readouterr()
@@ -180,11 +183,11 @@ def test_receiver_that_fails_costs_the_run_nothing_and_the_watch_repeats_the_mes
     if how == "absent":
         receiver.close()
     monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
-    record(bad, FileObserver(tmp_path / "store"))
+    record(fails, FileObserver(tmp_path / "store"))
     claim = tmp_path / "store" / "1" / "notified" / "failed"
     assert claim.exists()  # the run is over, and no receiver has refused yet
     if how == "never":
-        wait_for(lambda: len(receiver.messages) == 3)
+        wait_for(lambda: len(receiver.messages) == 1)
         others = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid())]
         commands = {path.parent: read(path) for path in others}
         assert not [line for line in commands.values() if SECRET.encode() in line]
@@ -237,7 +240,7 @@ def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, 
     wait_for((tmp_path / "begun").exists)
     with open_store(where) as store:
         wait_for(lambda: [run.status for run in store.find()] == ["RUNNING"])
-        assert RecentRuns(store, timedelta(hours=1)).notices(0) == []
+        assert RecentRuns(store, timedelta(hours=1)).look().notices(0) == []
     os.kill(killed.process.pid, signal.SIGKILL)
     killed.process.wait()
     receiver, told = receivers(), []
@@ -246,7 +249,7 @@ def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, 
     def watch():
         with open_store(where) as store:
             outbox = Outbox(store, [receiver.address], told.append)
-            notices = RecentRuns(store, timedelta(hours=1)).notices(0)
+            notices = RecentRuns(store, timedelta(hours=1)).look().notices(0)
             assert [notice.event for notice in notices] == ["dead"]
             together.wait(60)
             told.extend(outbox.send(notices))
@@ -276,21 +279,111 @@ def test_message_is_claimed_by_one_of_many_at_once(tmp_path):
     assert [sum(each) for each in zip(*claimed, strict=True)] == [1] * len(events)
 
 
-def test_run_in_a_database_without_addresses_is_told_of_by_the_watch(
-    tmp_path, database, mongo_url, monkeypatch, receivers
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_events_and_alerts_of_runs_without_addresses_are_told_by_the_watch(
+    tmp_path, monkeypatch, receivers, kind, request
 ):
-    observer = MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool")
-    record(bad, observer)
+    where, observers = str(tmp_path / "store"), [FileObserver(tmp_path / "store")]
+    if kind == "mongo":
+        database, url = request.getfixturevalue("database"), request.getfixturevalue("mongo_url")
+        where = f"{url}/{database.name}"
+        observers += [MongoObserver(url, database.name)]
+    record(bad, *observers)
     receiver = receivers()
     monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
-    record(bad, MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
+    record(bad, *observers)  # sends its own
+    wait_until_sent()
+    receiver.messages.clear()
+    expected = ["run 1 recorded: alert: look here", "run 1 recorded failed"]
     for _ in range(2):
-        assert main(["--store", f"{mongo_url}/{database.name}", "watch", "--once", "--notify"]) == 0
-    assert [title.partition(" after ")[0] for title in receiver.titles if title.startswith("run ")] == [
-        "run 1 recorded failed"
-    ]
-    with open_store(f"{mongo_url}/{database.name}") as store:
+        assert main(["--store", where, "watch", "--once", "--notify"]) == 0
+    told = [line.partition(" after ")[0] for line in receiver.messages[0]["message"].splitlines()]
+    assert told[:-1] == expected
+    assert receiver.titles == [f"2 events in {where}"]
+    with open_store(where) as store:
         assert [alert["text"] for alert in store.get("1").alerts] == ["look here"]
+
+    monkeypatch.setenv("SACRISTAN_NOTIFY", "")
+    monkeypatch.setenv("SACRISTAN_RESUME", str(tmp_path / "store" / "1"))
+    record(bad, *observers)
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    for _ in range(2):
+        assert main(["--store", where, "watch", "--once", "--notify"]) == 0
+    again = receiver.messages[1:]
+    assert [line.partition(" after ")[0] for line in again[0]["message"].splitlines()][:-1] == expected
+    assert len(again) == 1
+
+
+KILLED_WATCH = """
+import os, signal, sys
+from runs.__main__ import main
+from runs.work import watching
+watching.Sending = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main(["--store", sys.argv[1], "watch", "--once", "--notify"])
+"""
+
+
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_message_whose_watcher_was_killed_before_it_was_sent_is_sent_once_later(
+    tmp_path, monkeypatch, receivers, kind, request
+):
+    where, observer = str(tmp_path / "store"), FileObserver(tmp_path / "store")
+    if kind == "mongo":
+        database, url = request.getfixturevalue("database"), request.getfixturevalue("mongo_url")
+        where, observer = f"{url}/{database.name}", MongoObserver(url, database.name, failure_dir=tmp_path / "spool")
+    record(fails, observer)
+    receiver = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+    killed = run([sys.executable, "-c", KILLED_WATCH, where], cwd=Path(__file__).parents[2])
+    assert killed.returncode == -signal.SIGKILL
+    watch = ["--store", where, "watch", "--once", "--notify"]
+    assert main(watch) == 0
+    assert receiver.titles == []  # it may still be on its way
+    if kind == "mongo":
+        old = (datetime.now(UTC) - timedelta(seconds=ABANDONED_S + 1)).isoformat()
+        database.runs.update_one({}, {"$set": {"notified.failed": old}})
+    else:
+        old = time.time() - ABANDONED_S - 1
+        os.utime(tmp_path / "store" / "1" / "notified" / "failed", (old, old))
+    for _ in range(2):
+        assert main(watch) == 0
+    assert [title.partition(" after ")[0] for title in receiver.titles] == ["run 1 recorded failed"]
+
+
+def test_claims_that_were_abandoned_or_confirmed(tmp_path):
+    sent = SentMessages(tmp_path)
+    assert sent.claim("a")
+    assert not sent.is_unsent("a")
+    old = time.time() - ABANDONED_S - 1
+    os.utime(sent.path("a"), (old, old))
+    assert sent.is_unsent("a")
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(lambda _: SentMessages(tmp_path).claim("a"), range(8))) == 1
+    sent.confirm("a")
+    os.utime(sent.path("a"), (old, old))
+    assert not sent.is_unsent("a")
+    assert not sent.claim("a")
+
+
+def test_run_whose_end_comes_late_and_runs_of_a_large_store_are_told(tmp_path):
+    record(fails, FileObserver(tmp_path))
+    path = tmp_path / "1" / "run.json"
+    ended = json.loads(path.read_text())
+    times = dict.fromkeys(("start_time", "heartbeat", "stop_time"), "2026-01-01T00:00:00")
+    path.write_text(json.dumps({**ended, **times, "status": "QUEUED", "stop_time": None}))
+    for number in range(2, 2103):
+        (tmp_path / str(number)).mkdir()
+        one = {**ended, "uid": f"{number:032x}", "status": "COMPLETED" if number > 2 else "FAILED"}
+        (tmp_path / str(number) / "run.json").write_text(json.dumps(one))
+    with open_store(tmp_path) as store:
+        recent = RecentRuns(store, timedelta(hours=1)).look()
+        assert len(recent.runs) == 2102
+        assert [notice.run.id for notice in recent.notices(600)] == ["2"]
+        path.write_text(json.dumps({**ended, **times}))
+        for _ in range(2):
+            recent.look()
+            assert [notice.run.id for notice in recent.notices(600)] == ["2", "1"]
+        assert [notice.run.id for notice in RecentRuns(store, timedelta(hours=1)).look().notices(600)] == ["2"]
 
 
 def test_empty_queue_is_told_of_once(tmp_path, monkeypatch, receivers):
@@ -303,7 +396,9 @@ def test_empty_queue_is_told_of_once(tmp_path, monkeypatch, receivers):
         for _ in range(2):  # two watchers, one after the other
             with open_store(tmp_path) as store:
                 outbox = Outbox(store, [receiver.address], sent.append)
-                sent += [notice.text for notice in outbox.send(RecentRuns(store, timedelta(hours=1)).notices(600))]
+                sent += [
+                    notice.text for notice in outbox.send(RecentRuns(store, timedelta(hours=1)).look().notices(600))
+                ]
         assert len(sent) == int(id) - 1
     assert sent == ["the queue is empty; run 2 recorded was the last one"]
     assert receiver.titles == sent
@@ -314,7 +409,7 @@ def test_finished_sweep_is_told_of_in_one_digest(tmp_path, receivers):
         archive.extractall(tmp_path, filter="data")
     receiver, sent, problems = receivers(), [], []
     with open_store(tmp_path / "my_runs") as store:
-        recent = RecentRuns(store, timedelta(days=36500))
+        recent = RecentRuns(store, timedelta(days=36500)).look()
         assert not [notice for notice in recent.notices(0) if "sweep" in notice.run["meta"]]
         digests = Digests(store, problems.append)
         for _ in range(2):  # two watchers, one after the other
@@ -329,7 +424,7 @@ def test_finished_sweep_is_told_of_in_one_digest(tmp_path, receivers):
 
 def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatch, receivers):
     for _ in range(2):
-        record(bad, FileObserver(tmp_path))
+        record(fails, FileObserver(tmp_path))
     receiver, problems = receivers(), []
     with open_store(tmp_path) as store:
         claim = store.backend.claim_message
@@ -343,7 +438,7 @@ def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatc
         answers = iter([claim, away])
         monkeypatch.setattr(store.backend, "claim_message", claim_once)
         outbox = Outbox(store, [receiver.address], problems.append)
-        notices = RecentRuns(store, timedelta(hours=1)).notices(600)
+        notices = RecentRuns(store, timedelta(hours=1)).look().notices(600)
         assert len(notices) == 2
         with pytest.raises(StoreAwayError):
             outbox.send(notices)
@@ -356,11 +451,11 @@ def test_run_removed_beside_a_watcher_hides_no_others_and_an_untaken_message_is_
     tmp_path, monkeypatch, receivers
 ):
     for _ in range(2):
-        record(bad, FileObserver(tmp_path))
+        record(fails, FileObserver(tmp_path))
     receiver, problems = receivers("500"), []
     with open_store(tmp_path) as store:
         outbox = Outbox(store, [receiver.address], problems.append)
-        notices = RecentRuns(store, timedelta(hours=1)).notices(600)
+        notices = RecentRuns(store, timedelta(hours=1)).look().notices(600)
         store.remove([notices[0].run])
         assert outbox.send(notices) == []
         assert SentMessages(notices[1].run.folder).is_unsent("failed")
@@ -373,7 +468,7 @@ def test_sweep_with_a_trial_that_died_long_ago_is_told_of_once_it_is_done(tmp_pa
     with tarfile.open(Path(__file__).parents[1] / "data" / "0.2.0.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")
     with open_store(tmp_path / "my_runs") as store:
-        recent = RecentRuns(store, timedelta(days=36500))
+        recent = RecentRuns(store, timedelta(days=36500)).look()
         recent.runs = [run for run in recent.runs if run["meta.sweep.id"] == "lr_folder"]
         ended = recent.ended
         recent.runs.append(recent.runs[0])

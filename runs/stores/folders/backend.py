@@ -164,6 +164,10 @@ class FolderBackend(Backend):
             except FileNotFoundError:  # it was removed
                 return False
 
+    def confirm_message(self, run: Run, event: str) -> None:
+        with naming_os_errors(f"{self.folder / run.id} cannot be written"):
+            SentMessages(self.folder / run.id).confirm(event)
+
     def release_message(self, run: Run, event: str) -> None:
         with naming_os_errors(f"{self.folder / run.id} cannot be written"):
             SentMessages(self.folder / run.id).release(event)

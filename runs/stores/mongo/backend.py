@@ -31,6 +31,7 @@ from runs.stores.mongo.computed import ComputedConditions
 from runs.stores.mongo.database import BATCH, Document, MongoDatabase
 from runs.stores.mongo.documents import plain, projection_of, row_in, value_at
 from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
+from runs.stores.mongo.messages import MessageNotes
 from runs.stores.mongo.prefetching import prefetch_from, series_from
 from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo.run import MongoRun
@@ -48,8 +49,6 @@ __all__ = ["MongoBackend"]
 _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
-# In place of the time of a message that no receiver took.
-_UNSENT = "unsent"
 # What people note, and how often to try again when others note at the same time.
 _NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions", "changes"), 100
 # Entries of a run's document, and the type that each must have.
@@ -292,19 +291,16 @@ class MongoBackend(Backend):
                 runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
 
     def claim_message(self, run: Run, event: str) -> bool:
-        name = f"notified.{event}"
-        free = {"_id": _key_of(run), "$or": [{name: {"$exists": False}}, {name: _UNSENT}]}
-        with self.mongo.errors():
-            change = {"$set": {name: datetime.now(UTC).isoformat()}}
-            return bool(self.mongo.runs.update_one(free, change).modified_count)
+        return MessageNotes(self.mongo).claim(_key_of(run), event)
+
+    def confirm_message(self, run: Run, event: str) -> None:
+        MessageNotes(self.mongo).note(_key_of(run), event, is_sent=True)
 
     def release_message(self, run: Run, event: str) -> None:
-        with self.mongo.errors():
-            self.mongo.runs.update_one({"_id": _key_of(run)}, {"$set": {f"notified.{event}": _UNSENT}})
+        MessageNotes(self.mongo).note(_key_of(run), event, is_sent=False)
 
     def is_unsent(self, run: Run, event: str) -> bool:
-        with self.mongo.errors():
-            return bool(self.mongo.runs.count_documents({"_id": _key_of(run), f"notified.{event}": _UNSENT}, limit=1))
+        return MessageNotes(self.mongo).is_unsent(_key_of(run), event)
 
     def views(self) -> list[Any]:
         with self.mongo.errors():

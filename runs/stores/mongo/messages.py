@@ -1,0 +1,68 @@
+"""The messages about runs that were sent, noted in their documents; see `observers.notifying.sent`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from observers.notifying.sent import ABANDONED_S, SENT
+from runs.stores.mongo.database import Document, MongoDatabase
+
+__all__ = ["MessageNotes"]
+
+# The note on a message that no receiver took; while it is being sent, the note is the time.
+_UNSENT = "unsent"
+
+
+class MessageNotes:
+    """The messages about the runs of a database.
+
+    Args:
+        mongo: The database. Every method raises StoreError if it cannot be read or written.
+    """
+
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self._mongo = mongo
+
+    def claim(self, key: Any, event: str) -> bool:
+        """Claim a message; return whether the caller must send it.
+
+        Args:
+            key: The key of the run's document.
+            event: Name of the event.
+        """
+        name = _name(event)
+        free = {"_id": key, "$or": [{name: {"$exists": False}}, *_is_free(name)]}
+        with self._mongo.errors():
+            change = {"$set": {name: datetime.now(UTC).isoformat()}}
+            return bool(self._mongo.runs.update_one(free, change).modified_count)
+
+    def note(self, key: Any, event: str, *, is_sent: bool) -> None:
+        """Note the outcome of a message that the caller claimed.
+
+        Args:
+            key: The key of the run's document.
+            event: Name of the event.
+            is_sent: Whether a receiver took it.
+        """
+        with self._mongo.errors():
+            self._mongo.runs.update_one({"_id": key}, {"$set": {_name(event): SENT if is_sent else _UNSENT}})
+
+    def is_unsent(self, key: Any, event: str) -> bool:
+        """Tell whether a message was tried, and no receiver took it or its sender is gone.
+
+        Args:
+            key: The key of the run's document.
+            event: Name of the event.
+        """
+        with self._mongo.errors():
+            return bool(self._mongo.runs.count_documents({"_id": key, "$or": _is_free(_name(event))}, limit=1))
+
+
+def _name(event: str) -> str:
+    return f"notified.{event}"
+
+
+def _is_free(name: str) -> list[Document]:
+    abandoned = (datetime.now(UTC) - timedelta(seconds=ABANDONED_S)).isoformat()
+    return [{name: _UNSENT}, {name: {"$lte": abandoned}}]  # digits come before letters
