@@ -1,34 +1,21 @@
 // Panels of curves: drawn when they are visible, with one cursor, one range and one form for all of them.
 import { keepInAddress, rangeInAddress } from "./board.js";
 import { isShown, onEyes } from "./eyes.js";
-import { INHERITED, before, configOf, faded, fetchFile, fetchNumbers, layoutOf, onScheme, plain, plotly, shareCursor } from "./plots.js";
+import { LinePlot } from "./line_plot.js";
+import { fetchFile, fetchNumbers, onScheme } from "./plots.js";
 import { drawChart, showSelected } from "./run_charts.js";
 
 const form = document.getElementById("settings");
 const place = () => document.getElementById("panels");
 const drawn = new Map(); // what is drawn in each figure
+const plots = new WeakMap(); // that of each figure of curves
 const due = new Map(); // what each figure needs when it is visible: "load", or "draw" alone
 const again = new Map(); // when what is drawn in a figure may be another, by performance.now()
 const visible = new Set();
 const onHover = [];
 const isWall = () => form.elements.x.value === "wall";
 const isLogX = () => !isWall() && form.elements.log_x.checked;
-// As the panels have it; the address has steps or seconds.
-let range = onAxis(rangeInAddress("zoom"));
-
-/** Return a range of steps or seconds as the axis of the panels has it; null where it has none. */
-function onAxis(ends) {
-  if (!ends) return null;
-  if (isWall()) return ends.every((s) => Math.abs(s) < 8e12) ? ends.map((s) => new Date(s * 1000).toISOString()) : null;
-  if (isLogX()) return ends[0] > 0 ? ends.map(Math.log10) : null;
-  return ends;
-}
-
-/** Return the ends of the range in steps or seconds. */
-function ends() {
-  const seconds = (time) => Date.parse(/Z$/.test(time) ? time : `${time.replace(" ", "T")}Z`) / 1000;
-  return range.map((value) => (typeof value === "string" ? seconds(value) : isLogX() ? 10 ** value : value));
-}
+let range = rangeInAddress("zoom"); // in steps or seconds
 
 /** Return what the form adds to the address of a panel, as `RunsView.settings` writes it. */
 function settings() {
@@ -47,83 +34,55 @@ function urlOf(figure) {
     return `${charts}${charts.includes("?") ? "&" : "?"}panel=${figure.dataset.query}`;
   }
   const more = settings().map(([name, value]) => `&${name}=${value}`).join("");
-  const [from, to] = range ? ends() : [];
+  const [from, to] = range ?? [];
   return `${place().dataset.url}&panel=${figure.dataset.query}${more}${range ? `&from=${from}&to=${to}` : ""}`;
 }
 
 // ---------------------------------------------------------------------- drawing
 
-function traces(found) {
-  const over = found.x === "wall" ? (x) => Array.from(x, (seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
-  const all = [];
-  for (const curve of found.curves) {
-    const { color, key } = curve;
-    const x = over(curve.x);
-    const base = { x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, visible: isShown(key), meta: key };
-    if (curve.low) {
-      all.push({ ...base, y: curve.low, line: { width: 0 } });
-      all.push({ ...base, y: curve.high, line: { width: 0 }, fill: "tonexty", fillcolor: faded(color, 0.18) });
-    }
-    if (curve.raw) all.push({ ...base, y: curve.raw, line: { color: faded(color, 0.25), width: 1 } });
-    const at = curve.inherited ?? 0;
-    const line = { color, width: 1.6, dash: curve.dash };
-    if (at) all.push({ ...base, ...before(x, curve.y, at), line: { ...line, ...INHERITED } });
-    all.push({
-      ...base,
-      x: x.slice(at),
-      y: curve.y.slice(at),
-      mode: curve.x.length - at < 2 ? "markers" : "lines",
-      hoverinfo: "all",
-      hovertemplate: "%{y:.6~g}<extra>%{fullData.name}</extra>",
-      name: plain(curve.label),
-      line,
-      marker: { color },
-      showlegend: true,
-    });
-  }
-  return all;
-}
-
 function draw(figure) {
   const { found } = drawn.get(figure);
-  return isChart(figure) ? drawChart(figure, found) : drawCurves(figure);
+  return isChart(figure) ? drawChart(figure, found) : drawCurves(figure, found);
 }
 
-async function drawCurves(figure) {
-  const { found, plot } = drawn.get(figure);
-  const xaxis = {
-    title: { text: found.x_label, standoff: 6 },
-    type: found.x === "wall" ? "date" : isLogX() ? "log" : "linear",
-    // By itself the axis shows all, which a double click brings back.
-    ...(range && plot.dataset.heard ? { range: [...range], autorange: false } : { autorange: true }),
-  };
-  const yaxis = { type: form.elements.log_y.checked ? "log" : "linear", exponentformat: "e" };
-  const layout = layoutOf({ xaxis, yaxis, hovermode: found.curves.length > 12 ? "closest" : "x" });
-  const config = configOf(found.metric, () => fetchFile(urlOf(figure).replace("/panel?", "/points?")));
-  await (await plotly()).react(plot, traces(found), layout, config);
+function drawCurves(figure, found) {
+  if (!plots.has(figure)) plots.set(figure, makePlot(figure, found.metric));
+  plots.get(figure).draw({
+    curves: found.curves.filter(({ key }) => isShown(key)),
+    title: found.x_label,
+    xKind: found.x === "wall" ? "date" : isLogX() ? "log" : "linear",
+    yKind: form.elements.log_y.checked ? "log" : "linear",
+    xRange: range,
+  });
   figure.dataset.drawn = found.curves.length;
-  if (plot.dataset.heard) return;
-  plot.dataset.heard = "1";
-  if (range) await window.Plotly.relayout(plot, { "xaxis.range": [...range] });
-  plot.on("plotly_relayout", (change) => zoomed(change));
-  plot.on("plotly_hover", ({ points }) => onHover.forEach((listener) => listener(points.length === 1 ? points[0].data.meta : null)));
-  plot.on("plotly_unhover", () => onHover.forEach((listener) => listener(null)));
-  shareCursor(plot, () => [...visible].map((one) => drawn.get(one)?.plot).filter((one) => one?.dataset.heard));
 }
+
+function makePlot(figure, name) {
+  const plot = new LinePlot(figure.querySelector(".plot"), {
+    name,
+    csv: () => fetchFile(urlOf(figure).replace("/panel?", "/points?")),
+    onRange: zoomed,
+    onRead: (x, keys) => {
+      for (const one of visiblePlots()) one.point(x, one === plot);
+      onHover.forEach((listener) => listener(keys.length === 1 ? keys[0] : null));
+    },
+  });
+  return plot;
+}
+
+const visiblePlots = () => [...visible].map((figure) => plots.get(figure)).filter(Boolean);
 
 async function load(figure) {
   const notes = figure.querySelector(".notes");
   const number = (figure.numAsked = (figure.numAsked ?? 0) + 1);
   delete figure.dataset.ready;
   try {
-    const asked = fetchNumbers(urlOf(figure));
-    plotly().catch(() => {});
-    const found = await asked;
+    const found = await fetchNumbers(urlOf(figure));
     if (number < figure.numAsked) return; // what was asked for later is drawn
     const text = isChart(figure) && JSON.stringify([{ ...found, look_again_s: 0 }, found.keys?.map(isShown)]);
     // Nobody is disturbed who drags or reads in a chart that shows the same.
     const isSame = text && drawn.get(figure)?.text === text;
-    drawn.set(figure, { found, text, plot: figure.querySelector(".plot") });
+    drawn.set(figure, { found, text });
     if (found.living) again.set(figure, performance.now() + 1000 * found.look_again_s);
     else again.delete(figure);
     notes.textContent = found.notes.join("; ");
@@ -171,48 +130,14 @@ function all(what) {
   return Promise.all(figures.filter((figure) => visible.has(figure)).map(serve));
 }
 
-/** Show one range in all panels, and ask for the points that it has room for. */
-async function zoomed(change) {
-  const [low, high] = [change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1]];
-  if (low !== undefined && high !== undefined) range = [low, high];
-  else if (change["xaxis.autorange"]) range = null;
-  else return;
-  keepInAddress("zoom", range ? ends().join("..") : "");
+/** Show one range in all panels, null for all, and ask for the points that it has room for. */
+async function zoomed(chosen) {
+  range = chosen;
+  keepInAddress("zoom", range ? range.join("..") : "");
   await all("load");
 }
 
-/** Call a function for each curve that is drawn in the visible panels, with the run or group that it belongs to. */
-function eachLine(action) {
-  for (const figure of [...visible].filter((one) => !isChart(one))) {
-    for (const line of figure.querySelectorAll(".scatterlayer .trace")) action(line, line.__data__?.[0]?.trace?.meta);
-  }
-}
-
-const pause = (milliseconds) => new Promise((resolve) => {
-  setTimeout(resolve, milliseconds);
-});
-let numToggled = 0;
-
-onEyes(async () => {
-  const number = (numToggled += 1);
-  // Curves go at once; to take them out of axes and hover texts, plotly.js draws a panel anew.
-  eachLine((line, key) => {
-    line.style.display = isShown(key) ? "" : "none";
-  });
-  await pause(50);
-  for (const [figure, { plot }] of drawn) {
-    if (number < numToggled) return; // the eye that was clicked since draws them
-    if (!visible.has(figure) || !plot.data || isChart(figure)) {
-      if (!due.has(figure)) due.set(figure, "draw");
-      continue;
-    }
-    const changed = plot.data.map((trace, index) => [index, isShown(trace.meta)]).filter(([index, is]) => plot.data[index].visible !== is);
-    if (!changed.length) continue;
-    (await plotly()).restyle(plot, { visible: changed.map(([, is]) => is) }, changed.map(([index]) => index));
-    await pause(0); // one panel after the other: clicks and keys come in between
-  }
-  for (const figure of [...visible].filter(isChart)) serve(figure);
-});
+onEyes(() => all("draw"));
 
 onScheme(() => all("draw"));
 
@@ -241,9 +166,7 @@ export function onCurve(listener) {
 
 /** Let the curves of one run or group stand out; null ends that. */
 export function standOut(key) {
-  eachLine((line, own) => {
-    line.style.opacity = key === null || own === key ? "" : "0.12";
-  });
+  for (const plot of visiblePlots()) plot.standOut(key);
   for (const figure of [...visible].filter(isChart)) showSelected(figure, key);
 }
 

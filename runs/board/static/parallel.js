@@ -2,18 +2,11 @@
 // part of it (brushes.js).
 import { brushed, brushes, covers, makeForm, onBrushes, takeBrushes } from "./brushes.js";
 import { colour, csvText, download, fileName } from "./plots.js";
+import { asPng, asSvg, node } from "./svg.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 // Least distance of two axes; they take the width that there is.
 const [HEIGHT, TOP, BOTTOM, GAP, SIDE] = [360, 44, 20, 150, 70];
 const TITLE = "parallel coordinates";
-
-function node(name, attributes, parent) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent?.append(made);
-  return made;
-}
 
 /**
  * Draw lines, and return what changes them.
@@ -113,33 +106,6 @@ function drawLines(svg, scales, rows) {
   return show;
 }
 
-/** Return an SVG as a file of its own. */
-function asFile(svg, ground) {
-  const copy = svg.cloneNode(true);
-  copy.setAttribute("xmlns", SVG);
-  const rect = document.createElementNS(SVG, "rect");
-  for (const [key, value] of Object.entries({ width: "100%", height: "100%", fill: ground })) rect.setAttribute(key, value);
-  copy.prepend(rect);
-  return new XMLSerializer().serializeToString(copy);
-}
-
-/** Return an SVG as a PNG of twice its size. */
-async function asPng(svg, ground) {
-  const image = new Image();
-  const url = URL.createObjectURL(new Blob([asFile(svg, ground)], { type: "image/svg+xml" }));
-  await new Promise((done, failed) => {
-    image.onload = done;
-    image.onerror = () => failed(new Error("the plot cannot be turned into a picture"));
-    image.src = url;
-  });
-  URL.revokeObjectURL(url);
-  const canvas = document.createElement("canvas");
-  canvas.width = 2 * svg.width.baseVal.value;
-  canvas.height = 2 * svg.height.baseVal.value;
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return new Promise((done) => canvas.toBlob(done, "image/png"));
-}
-
 /** Parallel coordinates in an element, with their brushes by pointer and by keys, and buttons that save them. */
 export class ParallelPlot {
   /** noun: what a line is, such as "trial". name: of its files. onChosen: is called with the ids that brushes choose, or null. */
@@ -192,7 +158,7 @@ export class ParallelPlot {
   async save(format) {
     const ground = colour("--bg");
     const file = {
-      svg: () => new Blob([asFile(this.svg, ground)], { type: "image/svg+xml" }),
+      svg: () => new Blob([asSvg(this.svg, ground)], { type: "image/svg+xml" }),
       png: () => asPng(this.svg, ground),
       csv: () => new Blob([csvText([[this.noun, ...this.scales.map(({ name }) => name)], ...this.rows.map(({ id, values }) => [id, ...values])])], { type: "text/csv" }),
     };

@@ -182,9 +182,14 @@ def test_range_of_a_long_curve_is_shown_with_exactly_its_points(client_of, long_
 
 DRAWN = """() => Object.fromEntries([...document.querySelectorAll(".section[open] figure.panel")].map((figure) => [
     figure.dataset.panel,
-    figure.querySelector(".plot").data.filter(({ name }) => name).map(
-        ({ name, meta, line, visible }) => ({ name, meta, color: line.color, visible })),
+    [...figure.querySelectorAll(".plot g[data-key]")].map(
+        (curve) => ({ name: curve.dataset.label, key: curve.dataset.key, color: curve.getAttribute("stroke") })),
 ]))"""
+NUM_CURVES = "(panel) => document.querySelectorAll(`[data-panel='${panel}'] .plot g[data-key]`).length"
+
+
+def wait_for_curves(page, panel, num):
+    page.wait_for_function(f"([panel, num]) => ({NUM_CURVES})(panel) === num", arg=[panel, num])
 
 
 def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
@@ -204,18 +209,31 @@ def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve
     plots.first.hover()
     page.wait_for_function("() => document.querySelectorAll('.cursor:not([hidden])').length === 2")
     with page.expect_download() as download:
-        page.evaluate("document.querySelector('.modebar-btn[data-title*=CSV]').dispatchEvent(new MouseEvent('click'))")
+        plots.first.locator("[data-save=csv]").click()
     download.value.save_as(tmp_path / "saved.csv")
     rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["curve", "step", "value", "as_logged"]
     assert [row[0] for row in rows[1:]] == [text for text in names for _ in range(40)]
     page.locator("select[name=x]").select_option("time")
     page.wait_for_url("**/runs?*x=time*")
-    page.wait_for_function(f"() => document.querySelectorAll('.xtitle').length === 2 && {SECONDS}")
+    page.wait_for_function(SECONDS)
     assert "smoothing=0.3" in page.url
 
 
-SECONDS = "[...document.querySelectorAll('.xtitle')].every((one) => one.textContent.startsWith('seconds'))"
+SECONDS = """() => [...document.querySelectorAll(".lines .title")].map((one) => one.textContent).join()
+    === "seconds since the start,seconds since the start\""""
+
+
+def drag(page, start, end):
+    """Drag over a part of the first plot, of its curves from the first to the last point."""
+    left, top, right, height = page.evaluate("""() => {
+        const area = document.querySelector(".lines svg").getBoundingClientRect();
+        return [area.left, area.top, area.right, area.height];
+    }""")
+    page.mouse.move(left + start * (right - left), top + height / 2)
+    page.mouse.down()
+    page.mouse.move(left + end * (right - left), top + height / 2)
+    page.mouse.up()
 
 
 def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, recorded):
@@ -223,23 +241,74 @@ def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, r
     page = watch.page
     page.goto(f"{serve(recorded)}/runs?run=1&run=2&group=lr")
     drawn(page)
-    page.evaluate("Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [5, 9]})")
-    shown = """() => [...document.querySelectorAll('.section[open] .plot')].every(
-        (one) => one.layout?.xaxis.range?.[0] === 5)"""
+    drag(page, 0.25, 0.5)
+    shown = """() => [...document.querySelectorAll(".section[open] .lines")].every((plot) => {
+        const steps = [...plot.querySelectorAll("text[text-anchor=middle]:not(.title)")].map((one) => +one.textContent);
+        return Math.min(...steps) >= 9 && Math.max(...steps) <= 20;
+    })"""
     page.wait_for_function(shown)
-    assert sum("from=5&" in url for url in watch.requests) == 2
+    low, high = map(float, page.url.partition("&zoom=")[2].split(".."))
+    assert (low, high) == pytest.approx((39 / 4, 39 / 2), abs=0.3)
+    assert sum(f"from={low}&to={high}" in url for url in watch.requests) == 2
     # The same at its address, of which another axis is another range.
-    assert page.url.endswith("&zoom=5..9")
     watch.requests.clear()
     page.goto(page.url)
     page.wait_for_function(shown)
-    assert ["from=5&to=9" in url for url in watch.requests if "/workspace/panel" in url] == [True, True]
+    assert [f"from={low}&to={high}" in url for url in watch.requests if "/workspace/panel" in url] == [True, True]
     page.locator("select[name=band]").select_option("range")
     page.wait_for_url("**/runs?*band=range*")
-    assert "zoom=5..9" in page.url
+    assert f"zoom={low}..{high}" in page.url
     page.locator("select[name=x]").select_option("time")
     page.wait_for_url("**/runs?*x=time*")
     assert "zoom" not in page.url
+
+
+def ticks(page):
+    """Return the texts of the ticks of x and of y of the first plot."""
+    texts = page.eval_on_selector_all(
+        ".section[data-section='/'] .lines text:not(.title)",
+        "all => all.map((one) => [one.getAttribute('text-anchor') ?? 'end', one.textContent])",
+    )
+    return [[text for anchor, text in texts if anchor == wanted] for wanted in ("middle", "end")]
+
+
+def test_the_pointer_reads_zooms_and_moves_curves(watched, serve, recorded, tmp_path):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(recorded)}/runs?run=1&run=2&panel=train/loss")
+    drawn(page)
+    pinned = page.locator(".section[data-section='/'] figure")
+    area = pinned.locator(".lines svg").bounding_box()
+    page.mouse.move(area["x"] + 1, area["y"] + area["height"] / 2)
+    readings = pinned.locator(".readings p")
+    found = [text.partition(",")[0] for text in readings.all_text_contents()]
+    assert found == ["0", "0.1 run 1: lr=0.1", "0.01 run 2: lr=0.01"]
+    page.mouse.move(5, 5)
+    assert pinned.locator(".readings").is_hidden()
+    assert ticks(page) == [["0", "10", "20", "30"], ["0", "0.05", "0.10"]]
+    page.mouse.move(area["x"] + 100, area["y"] + 1)
+    page.mouse.down()
+    page.mouse.move(area["x"] + 100, area["y"] + area["height"] / 2)
+    page.mouse.up()
+    assert min(map(float, ticks(page)[1])) > 0.05  # of y alone, which this panel alone shows
+    assert "zoom" not in page.url
+    page.mouse.dblclick(area["x"] + 100, area["y"] + 50)
+    assert ticks(page)[1] == ["0", "0.05", "0.10"]
+    page.locator("input[name=log_y]").check()
+    page.wait_for_function("() => document.querySelector('.lines').textContent.includes('0.001')")
+    for format in ("svg", "png"):
+        with page.expect_download() as download:
+            pinned.locator(f"[data-save={format}]").click()
+        assert download.value.suggested_filename == f"train_loss.{format}"
+        content = Path(download.value.path()).read_bytes()
+        assert content.startswith({"svg": b"<svg", "png": b"\x89PNG"}[format])
+    pinned.get_by_role("button", name="Drag moves the curves").click()
+    drag(page, 0.5, 0.25)
+    page.wait_for_function("() => location.search.includes('zoom=')")
+    low, high = map(float, page.url.partition("&zoom=")[2].split(".."))
+    assert (low, high) == pytest.approx((39 / 4, 39 * 5 / 4), abs=0.5)
+    # Curves alone need no plotly.js.
+    assert [url for url in watch.requests if "plotly" in url] == []
 
 
 @pytest.fixture(scope="module")
@@ -277,8 +346,8 @@ def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve,
     panels = page.evaluate(DRAWN)
     assert {name: len(curves) for name, curves in panels.items()} == {"loss": 20, "train/loss": 15, "val/loss": 1}
     for curve in [one for found in panels.values() for one in found]:
-        assert curve["name"].startswith(f"run {curve['meta']}: lr=")
-        assert curve["color"] == colours[curve["meta"]]
+        assert curve["name"].startswith(f"run {curve['key']}: lr=")
+        assert curve["color"] == colours[curve["key"]]
     page.goto(f"{serve(twenty)}/compare?run=3&run=4")
     shown = page.eval_on_selector_all(".swatch", "all => all.map((one) => one.firstChild.getAttribute('fill'))")
     assert shown == [colours["3"], colours["4"]]
@@ -295,41 +364,27 @@ def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
     watch.requests.clear()
 
     def seen():
-        return sorted(curve["meta"] for curve in page.evaluate(DRAWN)["loss"] if curve["visible"])
-
-    def wait_for(keys):
-        page.wait_for_function(
-            """(keys) => JSON.stringify(document.querySelector('[data-panel=loss] .plot').data
-                .filter((one) => one.visible).map((one) => one.meta).sort()) === JSON.stringify(keys)""",
-            arg=keys,
-        )
+        return sorted(curve["key"] for curve in page.evaluate(DRAWN)["loss"])
 
     page.focus("button.eye[data-key-of='16']")
-    num_gone_at_once = page.evaluate(
-        """() => {
-            document.activeElement.click();
-            const lines = [...document.querySelectorAll("[data-panel=loss] .scatterlayer .trace")];
-            return lines.filter((line) => line.style.display === "none").length;
-        }"""
-    )
-    assert num_gone_at_once == 1
-    wait_for(["15", "17"])
+    page.evaluate("document.activeElement.click()")
+    assert seen() == ["15", "17"]  # at once
     assert page.url.endswith("&hide=16")
     page.keyboard.press("j")
     page.keyboard.press("Shift+V")
-    wait_for(["15"])
+    assert seen() == ["15"]
     assert page.get_attribute("#eyes", "aria-pressed") == "mixed"
     page.click("button.eye[data-key-of='17']")
-    wait_for(["15", "17"])
+    assert seen() == ["15", "17"]
     # Curves that are there are shown or hidden.
     assert [url for url in watch.requests if "/workspace/panel" in url] == []
     page.goto(page.url)
     drawn(page)
     assert seen() == ["15", "17"]
     page.click("#eyes")
-    wait_for(["15", "16", "17"])
+    assert seen() == ["15", "16", "17"]
     page.click("#eyes")
-    wait_for([])
+    assert seen() == []
     assert "hide=*" in page.url or "hide=%2A" in page.url
 
 
@@ -340,13 +395,14 @@ def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
     page.fill("#group", "lr")
     page.press("#group", "Enter")
     page.wait_for_url("**/runs?group=lr")
-    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 9")
+    wait_for_curves(page, "loss", 3)
+    assert page.locator("[data-panel=loss] g[data-key] path[fill]").count() == 3  # a band each
     curves = page.evaluate(DRAWN)["loss"]
     groups = ["lr=0.1 (n = 9)", "lr=0.2 (n = 10)", "lr=0.30000000000000004 (n = 1)"]
     assert [curve["name"] for curve in curves] == groups
-    assert page.evaluate(COLOURS) == {curve["meta"]: curve["color"] for curve in curves}
+    assert page.evaluate(COLOURS) == {curve["key"]: curve["color"] for curve in curves}
     page.go_back()
-    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 20")
+    wait_for_curves(page, "loss", 20)
     assert page.locator("tbody tr[data-run]").count() == 20
 
 
@@ -358,7 +414,7 @@ def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve,
     page.keyboard.press("/")
     page.keyboard.type("width>18")
     page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 2")
+    wait_for_curves(page, "loss", 1)
     assert page.locator("tbody tr").count() == 2
     assert "where=width%3E18" in page.url
     assert "hide=20" in page.url
@@ -380,8 +436,8 @@ def test_running_run_grows_and_a_new_metric_gets_a_panel(watched, serve, twenty,
     document = json.loads((store / "21" / "run.json").read_text())
     (store / "21" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
     page.wait_for_selector("tr[data-run='21']")
-    page.wait_for_function("() => document.querySelector('[data-panel=loss] .plot').data.length === 21")
-    page.wait_for_function("() => document.querySelector('[data-panel=\"val/f1\"] .plot').data?.length === 1")
+    wait_for_curves(page, "loss", 21)
+    wait_for_curves(page, "val/f1", 1)
 
 
 def test_panels_come_back_with_their_server(watched, twenty):
@@ -408,7 +464,9 @@ def test_panels_come_back_with_their_server(watched, twenty):
     page.wait_for_selector("#outage:has-text('the board does not answer')")
     with serving():
         page.wait_for_selector(".notes.problem", state="detached")
-        page.wait_for_function("() => document.querySelector('.plot').data.length === 6")  # raw and smoothed
+        page.wait_for_function(
+            "() => document.querySelectorAll('.plot g[data-key] path').length === 6"
+        )  # raw and smoothed
         page.wait_for_selector("#outage:empty", state="attached")
     watch.errors.clear()  # requests to no server
 
