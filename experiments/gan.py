@@ -32,7 +32,7 @@ from ingredients import (
     sweep,
     training,
 )
-from observers import Image, file_observer
+from observers import Image
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,6 @@ gan = Ingredient("gan")
 parts = (device, data, amp, training, checkpoint, probe, sweep)
 ex = Experiment("gan", ingredients=[gan, *(part.ingredient for part in parts)])
 ex.alias(epochs="training.epochs", resume="checkpoint.resume")
-ex.observers.append(file_observer("my_runs"))
 
 
 @gan.config

@@ -32,7 +32,7 @@ from ingredients import (
     training,
 )
 from ingredients.data import refuse_other_data
-from observers import Text, file_observer
+from observers import Text
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,6 @@ gpt = Ingredient("gpt")
 parts = (device, optimizer, scheduler, amp, training, checkpoint, probe, sweep)
 ex = Experiment("language_model", ingredients=[text, gpt, *(part.ingredient for part in parts)])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
-ex.observers.append(file_observer("my_runs"))
 
 
 @text.config

@@ -28,7 +28,7 @@ from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from ingredients.errors import ConfigError
-from observers import file_observer, run_folder
+from observers import run_folder
 
 if TYPE_CHECKING:
     from experiments.running.lightning_logger import SacristanLogger, ending_as_the_run
@@ -42,8 +42,6 @@ _IS_FIRST = next((os.environ[name] for name in _RANKS if name in os.environ), "0
 # Not `lightning`, which is the name of the logger that Lightning configures.
 ex = Experiment("lightning_module", record_to="my_runs" if _IS_FIRST else None)
 ex.alias(resume="checkpoint.resume")
-if _IS_FIRST:
-    ex.observers.append(file_observer("my_runs"))
 
 
 @ex.config

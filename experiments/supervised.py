@@ -32,7 +32,7 @@ from ingredients import (
     sweep,
     training,
 )
-from observers import file_observer, run_folder
+from observers import run_folder
 
 if TYPE_CHECKING:
     import torch
@@ -52,14 +52,13 @@ def ingredients() -> list[Ingredient]:
 
 
 def compose(ex: Experiment) -> None:
-    """Add config, observer and commands of a supervised training to an experiment.
+    """Add config and commands of a supervised training to an experiment.
 
     Args:
-        ex: An experiment that is composed of `ingredients()`. It gets the settings at the root, a record in `my_runs/`,
-            and main, evaluate, predict and export.
+        ex: An experiment that is composed of `ingredients()`. It gets the settings at the root, and main, evaluate,
+            predict and export.
     """
     ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
-    ex.observers.append(file_observer("my_runs"))
     ex.config(_config)
     ex.command(evaluate)
     ex.command(predict, needs=["export"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,13 +73,14 @@ def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], Non
         The origin of a value that is not the default is in brackets. Blue: changed from its default; green: added with
         --force; red: its type changed with --force.
         """
-        is_coloured = getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
-        colours = _COLOURS if is_coloured else dict.fromkeys(_COLOURS, "")
+        is_terminal = getattr(sys.stdout, "isatty", bool)()
+        colours = _COLOURS if is_terminal and "NO_COLOR" not in os.environ else dict.fromkeys(_COLOURS, "")
+        columns = shutil.get_terminal_size().columns if is_terminal else None
         groups = _run.meta_info["origins"]
         origins = {entry: typed_name(group["origin"]) for group in groups for entry in group["entries"]}
         changes, rows = _run.config_modifications, in_order(_run.config, _run.ingredients)
         changed = {*origins, *changes.added, *changes.modified, *changes.typechanged}
-        lines = format_config(narrowed(rows, words(), changed.__contains__), changes, colours, origins)
+        lines = format_config(narrowed(rows, words(), changed.__contains__), changes, colours, origins, columns)
         print("\n".join(lines) or "all of these settings are at their defaults")
 
     return print_config

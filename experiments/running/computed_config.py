@@ -34,6 +34,7 @@ from sacred.utils import (
 )
 
 from experiments.running.aliases import Aliases
+from experiments.running.log_lines import log_to_stderr
 from ingredients.config.ingredient import make_writable
 
 __all__ = ["ComputedConfig"]
@@ -73,6 +74,8 @@ class ComputedConfig:
         self._functions = [function for part in parts for function in part.captured_functions]
         self._scaffolding = create_scaffolding(experiment, parts)
         self.function = get_command(self._scaffolding, command)
+        if experiment.logger is None:
+            log_to_stderr()
         self.root_logger, self.run_logger = initialize_logging(experiment, self._scaffolding, log_level)
         self._apply_updates(convert_to_nested_dict(updates), named_configs, aliases or Aliases())
         self._evaluate_scopes(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ __all__ = ["CHANGED", "check_words", "format_config", "in_order", "narrowed"]
 CHANGED = "changed"
 # The ingredients of the lab that people change first.
 _FIRST = ("data", "model", "loss", "optimizer", "scheduler", "training")
+# Columns that the entries take at most, and that their meanings take at least.
+_MAX_WIDTH, _MIN_ROOM = 44, 20
 
 # Pairs of a dotted name and a value; PATHCHANGE for a group, which its entries follow.
 Rows = Sequence[tuple[str, Any]]
@@ -91,7 +94,13 @@ def narrowed(rows: Rows, words: Collection[str], is_changed: Callable[[str], boo
     return [(entry, value) for entry, value in rows if entry in kept]
 
 
-def format_config(rows: Rows, changes: Any, colours: Mapping[str, str], origins: Mapping[str, str] = {}) -> list[str]:
+def format_config(
+    rows: Rows,
+    changes: Any,
+    colours: Mapping[str, str],
+    origins: Mapping[str, str] = {},
+    columns: int | None = None,
+) -> list[str]:
     """Return the lines of `print_config`.
 
     Args:
@@ -99,9 +108,12 @@ def format_config(rows: Rows, changes: Any, colours: Mapping[str, str], origins:
         changes: Sacred's summary of the entries that were added, modified and documented.
         colours: Escape sequences by kind (changed, type, added, doc); empty strings for none.
         origins: Origins of the entries that are not at their defaults, by dotted name.
+        columns: Width of the terminal, which meanings are wrapped to; None for one line an entry.
     """
     texts = [(path, _entry(path, value)) for path, value in rows]
-    width = min(44, max((len(text) for _, text in texts), default=0))
+    most = _MAX_WIDTH if columns is None else min(_MAX_WIDTH, columns * 2 // 5)
+    width = min(most, max((len(text) for _, text in texts), default=0))
+    room = None if columns is None else max(_MIN_ROOM, columns - width - 4)
     end = "\033[0m" if colours["doc"] else ""
     lines = []
     for path, text in texts:
@@ -110,8 +122,18 @@ def format_config(rows: Rows, changes: Any, colours: Mapping[str, str], origins:
         origin = f"[{origins[path]}]" if path in origins else ""
         doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
         padding = " " * max(2, width + 2 - len(text))
-        lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
+        first, *rest = _wrapped(doc, room, has_row=len(text) <= width)
+        lines.append(f"{shown}{padding}{colours['doc']}# {first}{end}" if first else shown)
+        lines += [f"{' ' * (width + 2)}{colours['doc']}# {part}{end}" for part in rest]
     return lines
+
+
+def _wrapped(doc: str, room: int | None, *, has_row: bool) -> list[str]:
+    """Return the rows of a meaning; the first is that of the entry, and stays empty if a long value takes it."""
+    if room is None or not doc:
+        return [doc]
+    rows = textwrap.wrap(doc, room, break_long_words=False, break_on_hyphens=False)
+    return rows if has_row else ["", *rows]
 
 
 def _entry(path: str, value: Any) -> str:

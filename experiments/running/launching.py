@@ -316,7 +316,17 @@ class Launcher:
             world=self.world,
         )
         if folder is not None:
+            self._record_beside(run, folder)
             run.resume(folder)
+
+    def _record_beside(self, run: LabRun, folder: Path) -> None:
+        """Resume a run in the folder that `-F` replaces as well, if it is recorded in both, as by earlier versions."""
+        if self._record_to is None or file_option.get_flag() not in run.launch_options:
+            return
+        default = FileObserver(self._record_to)
+        if default not in run.observers and Path(default.basedir).absolute() == folder.absolute().parent:
+            run.observers.insert(0, default)
+            run.recorders = tuple(run.observers)
 
 
 def _located(name: str) -> str:

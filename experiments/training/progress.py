@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ __all__ = ["Progress"]
 
 _log = logging.getLogger(__name__)
 _LINES = 20
+# A logged line reaches the terminal later than the bar, because it passes through the process that captures output.
+_LINE_ARRIVES_S = 0.1
 # tqdm's own, with the time left of `TimeLeft` for `{remaining}`.
 _FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<%s, {rate_fmt}{postfix}]"
 
@@ -42,19 +45,33 @@ class Progress:
         self._may_stop_early = may_stop_early
         self._time_left = TimeLeft(num_steps, num_validations)
         self._bar: Any = None
+        self._handlers: list[logging.Handler] = []
         stream = terminal()
         if stream is not None:
             from tqdm import tqdm
 
+            time.sleep(_LINE_ARRIVES_S)
             bar = {"unit": "step", "leave": False, "dynamic_ncols": True, "bar_format": _FORMAT % "?"}
             self._bar = tqdm(total=num_steps, initial=step, file=stream, **bar)
 
     def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._handlers = list(logging.getLogger().handlers)
+            for handler in self._handlers:
+                handler.addFilter(self._make_room)
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        for handler in self._handlers:
+            handler.removeFilter(self._make_room)
         if self._bar is not None:
             self._bar.close()
+
+    def _make_room(self, record: logging.LogRecord) -> bool:
+        """Clear the bar before a line is logged, and wait tqdm's `mininterval`, 0.1 s, before drawing it again."""
+        self._bar.clear()
+        self._bar.last_print_t = time.time()
+        return True
 
     def step(self, step: int, loss: float) -> None:
         """Show the number of steps done and the time left on the bar, if there is one.
@@ -88,8 +105,6 @@ class Progress:
             self._time_left.validated()
         if epoch % math.ceil(self.num_epochs / _LINES) and epoch != self.num_epochs:
             return
-        if self._bar is not None:
-            self._bar.clear()
         shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         _log.info("epoch %d/%d  %s", epoch, self.num_epochs, shown)
 

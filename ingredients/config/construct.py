@@ -188,7 +188,7 @@ def nearest(name: str, known: list[str]) -> str | None:
     if len(same_leaf) == 1:
         return same_leaf[0]
     likeness, other = max(((_likeness(name, other), other) for other in known), default=(0.0, None))
-    return other if likeness >= 0.6 else None
+    return other if likeness >= 0.7 else None
 
 
 def _likeness(name: str, other: str) -> float:
@@ -198,11 +198,11 @@ def _likeness(name: str, other: str) -> float:
         each = [_part_likeness(a, b) for a, b in zip(parts, other_parts, strict=True)]
         return sum(each) / len(each) if min(each) >= 0.5 else 0.0
     whole = _ratio(name, other) if len(parts) == 1 else 0.0
-    return max(whole, 0.95 * _ratio(parts[-1], other_parts[-1]))
+    return max(whole, 0.95 * _part_likeness(parts[-1], other_parts[-1]))
 
 
 def _part_likeness(a: str, b: str) -> float:
-    return max(_ratio(a, b), 0.8 if a and b.startswith(a) else 0.0)
+    return max(_ratio(a, b), 0.8 if len(a) > 2 and (b.startswith(a) or b.endswith(a)) else 0.0)
 
 
 def _ratio(a: str, b: str) -> float:

@@ -94,7 +94,7 @@ def _announce(plan: Plan) -> None:
     num_quiet = len(plan.environment.differences) - len(plan.environment.loud)
     if num_quiet:
         lines.append(f"{num_quiet} differences that should not matter; --dry lists them")
-    for line in (*lines, plan.launch.text):
+    for line in lines:
         print_to_stderr(line)
 
 

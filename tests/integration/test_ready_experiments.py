@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -215,6 +216,11 @@ def test_commands_that_look_run_where_they_are_offered(train, kind):
     for name in looks:
         if name != "training.find_batch_size":  # of GPUs alone
             assert train(kind, name).status == "COMPLETED"
+
+
+@pytest.mark.parametrize("name", ["finetune", "gan", "language_model", "lightning", "segment", "tabular", "text"])
+def test_ready_experiment_leaves_it_to_options_where_it_records(name):
+    assert importlib.import_module(f"experiments.{name}").ex.observers == []
 
 
 def test_gan_makes_pictures_that_a_checkpoint_makes_again(train, tmp_path):

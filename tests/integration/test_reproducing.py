@@ -208,6 +208,7 @@ def test_run_is_reproduced_after_its_working_tree_has_moved_on(whole_lab, tmp_pa
     done = reproduce("1", store=whole_lab.store, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
     assert "Completed after" in done.stderr  # what the process printed
+    assert "config.json" not in done.stderr  # `--dry` alone shows the command, which is long
     assert (
         git(whole_lab.folder, "status", "--porcelain"),
         git(whole_lab.folder, "log", "--all", "--oneline"),

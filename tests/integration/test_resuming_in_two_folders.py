@@ -22,8 +22,10 @@ from runs.rerun.states import states_of, with_folder
 def train(tmp_path):
     """Record a run in the folders `a` and `b`, or resume one; it logs points, and fails if it is told to."""
 
-    def run(*folders, resume=None, fails=False):
-        ex = Experiment("twice", [checkpoint.ingredient], base_dir=Path(__file__).parent, system_metrics_s=None)
+    def run(*folders, resume=None, fails=False, **options):
+        ex = Experiment(
+            "twice", [checkpoint.ingredient], record_to="a", base_dir=Path(__file__).parent, system_metrics_s=None
+        )
         ex.observers += [FileObserver(tmp_path / folder) for folder in folders]
 
         @ex.main
@@ -35,7 +37,7 @@ def train(tmp_path):
 
         meta_info = {} if resume is None else {"resume": str(resume)}
         with contextlib.suppress(ZeroDivisionError):
-            ex.run(config_updates={"seed": 0}, meta_info=meta_info, options={"--capture": "sys"})
+            ex.run(config_updates={"seed": 0}, meta_info=meta_info, options={"--capture": "sys", **options})
         return ex.current_run
 
     return run
@@ -54,6 +56,18 @@ def test_run_in_two_folders_goes_on_in_both_from_either(train, tmp_path, named):
     assert [Path(observer.dir) for observer in done.observers] == [tmp_path / "a" / "1", tmp_path / "b" / "2"]
     assert (status(tmp_path / "a" / "1"), status(tmp_path / "b" / "2")) == ("COMPLETED", "COMPLETED")
     assert sorted(path.name for folder in "ab" for path in (tmp_path / folder).glob("[0-9]*")) == ["1", "1", "2"]
+
+
+def test_run_that_an_option_recorded_beside_the_default_goes_on_in_both(train, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train("a", "b", fails=True)
+    monkeypatch.setenv("SACRISTAN_RESUME", str(tmp_path / "a" / "1"))
+    done = train(**{"--file_storage": "b"})
+    assert [Path(observer.dir).absolute() for observer in done.observers] == [
+        tmp_path / "a" / "1",
+        tmp_path / "b" / "1",
+    ]
+    assert (status(tmp_path / "a" / "1"), status(tmp_path / "b" / "1")) == ("COMPLETED", "COMPLETED")
 
 
 @pytest.mark.parametrize("other", ["b", "c"])

@@ -44,5 +44,18 @@ def test_format_config_long_value_does_not_push_the_others_away():
     assert lines == ["a = 1" + " " * 41 + "# short", f"b = {'x' * 100!r}  # long"]
 
 
+def test_format_config_wraps_what_it_documents_to_the_width_of_a_terminal():
+    changes = ConfigSummary(docs={"lr": "learning rate; the same setting as optimizer.lr", "long": "a list", "b": "b"})
+    lines = format_config([("lr", 1), ("long", "x" * 30), ("b", 2), ("c", 3)], changes, PLAIN, columns=50)
+    assert lines == [
+        "lr = 1                # learning rate; the same",
+        "                      # setting as optimizer.lr",
+        f"long = {'x' * 30!r}",
+        "                      # a list",
+        "b = 2                 # b",
+        "c = 3",
+    ]
+
+
 def test_format_config_of_nothing_is_nothing():
     assert format_config([], ConfigSummary(), PLAIN) == []

@@ -85,6 +85,23 @@ def test_progress_on_a_terminal_draws_a_bar_there_alone(watched, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_progress_clears_its_bar_before_any_line_that_is_logged(watched):
+    handler = logging.StreamHandler(captured_output.terminal())
+    logging.getLogger().addHandler(handler)
+    try:
+        with Progress(2, 6) as progress:
+            logging.getLogger("elsewhere").warning("first")
+            progress.step(3, 0.5)  # within 0.1 s: a line that is still on its way would be drawn into the bar
+            logging.getLogger("elsewhere").warning("second")
+        logging.getLogger("elsewhere").warning("last")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    rows = watched().replace("\r\n", "\n").split("\n")
+    assert [row.rpartition("\r")[2] for row in rows] == ["first", "second", "last", ""]
+    assert "0/6" in rows[0]
+    assert "3/6" not in rows[1]
+
+
 def test_terminal_is_none_where_stderr_is_no_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     captured_output.remember_terminal()

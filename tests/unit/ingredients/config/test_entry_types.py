@@ -159,7 +159,17 @@ def test_describe_kind_in_words(kind, text):
     assert describe(kind) == text
 
 
-KNOWN = ["lr", "epochs", "optimizer", "optimizer.lr", "optimizer.name", "model", "model.name", "data.batch_size"]
+KNOWN = [
+    "lr",
+    "epochs",
+    "optimizer",
+    "optimizer.lr",
+    "optimizer.name",
+    "model",
+    "model.name",
+    "data.batch_size",
+    "data.encoding",
+]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +186,10 @@ KNOWN = ["lr", "epochs", "optimizer", "optimizer.lr", "optimizer.name", "model",
         ("modle", "model"),
         ("optimizer.rl", "optimizer.lr"),
         ("optimizer_name", "optimizer.name"),
+        ("batch", "data.batch_size"),
         ("zzzzzz", None),
+        ("nothing", None),
+        ("o", None),
         ("optimizer.zzzzzz", None),
         ("optimizer.momentum", None),
         ("", None),

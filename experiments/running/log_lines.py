@@ -1,0 +1,28 @@
+"""The lines of the log on a terminal: `INFO - progress - epoch 3/30`."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+__all__ = ["log_to_stderr"]
+
+_PACKAGES = ("configs", "experiments", "ingredients", "observers", "runs")
+
+
+def log_to_stderr() -> None:
+    """Log to stderr in Sacred's format, from INFO on; a program that has set up logging itself keeps its own way."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s - %(name)s - %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Formatter(logging.Formatter):
+    """Names a module of the lab by the last part of its name; the packages before it say nothing to a user."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        package, _, rest = record.name.partition(".")
+        if rest and package in _PACKAGES:
+            record = copy.copy(record)
+            record.name = rest.rpartition(".")[2]
+        return super().formatMessage(record)
