@@ -17,6 +17,7 @@ from runs.commands.terminal.outcomes import print_copied
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.errors import RunsError
 from runs.query.texts import count_text
+from runs.transfer.trackers import READERS
 
 if TYPE_CHECKING:
     from runs.transfer.foreign import ImportedRun
@@ -27,7 +28,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("path", type=Path, metavar="PATH", help="archive, or a file or folder of another tracker")
-    help = "tracker that wrote it: mlflow, wandb, tensorboard or csv (by default found by looking)"
+    help = f"tracker that wrote it: {', '.join(READERS)} (by default found by looking)"
     parser.add_argument("--from", dest="kind", metavar="KIND", help=help)
     parser.add_argument("--tag", dest="tags", action="append", default=[], metavar="TAG", help="tag for the new runs")
     parser.add_argument("--dry", action="store_true", help="read and report, but write nothing")
@@ -42,8 +43,9 @@ def main(arguments: argparse.Namespace) -> int:
     """Import the runs, and print their ids here; return 1 if a run could not be read."""
     from runs.transfer.archives import import_runs
     from runs.transfer.foreign import import_foreign
+    from runs.transfer.trackers import is_known
 
-    is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path)
+    is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path) and not is_known(arguments.path)
     if is_archive and (arguments.dry or arguments.tags):
         raise RunsError(f"import: {arguments.path} is an archive of runs, which takes no --dry and no --tag")
     where = where_of(arguments)

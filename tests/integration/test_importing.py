@@ -25,7 +25,7 @@ from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
 from runs.transfer.foreign import import_foreign
-from runs.transfer.trackers import wandb_files
+from runs.transfer.trackers import READERS, wandb_files
 
 SAMPLES = Path(__file__).parents[1] / "data" / "trackers"
 LOSSES = [1 / (step + 1) for step in range(40)]
@@ -407,7 +407,7 @@ def test_import_names_each_run_and_ends_with_1_if_one_failed(tmp_path, capsys):
         (["nowhere"], "nowhere: there is no such file or folder"),
         (
             [".", "--from", "mlfow"],
-            "got the kind 'mlfow', expected one of mlflow, wandb, tensorboard, csv; did you mean mlflow?",
+            f"got the kind 'mlfow', expected one of {', '.join(READERS)}; did you mean mlflow?",
         ),
         (["."], ". holds no runs of a known tracker"),
         ([".", "--from", "csv"], ". holds no runs of the kind csv"),
@@ -474,8 +474,8 @@ def test_names_of_a_hostile_source_stay_inside_the_store(sample, store, tmp_path
 
 
 def test_kind_of_an_entry_point_must_be_known(tmp_path, store):
-    with pytest.raises(ForeignError, match="expected one of mlflow, wandb, tensorboard, csv"):
-        take(tmp_path, store, kind="aim")
+    with pytest.raises(ForeignError, match=f"expected one of {', '.join(READERS)}"):
+        take(tmp_path, store, kind="other")
 
 
 def test_import_killed_between_discarding_a_run_and_adding_its_successor_keeps_tags_and_note(tmp_path, store):

@@ -14,12 +14,14 @@ from runs.errors import ForeignError
 from runs.query.texts import suggestion
 from runs.transfer.trackers.foreign_run import Reader
 
-__all__ = ["READERS", "reader_for", "readers"]
+__all__ = ["READERS", "is_known", "reader_for", "readers"]
 
 # The module of each kind. Kinds whose files lie among those of others come last.
 READERS = {
     "mlflow": "mlflow_stores",
     "wandb": "wandb_files",
+    "comet": "comet_files",
+    "clearml": "clearml_files",
     "tensorboard": "event_files",
     "csv": "csv_files",
 }
@@ -60,6 +62,15 @@ def reader_for(path: Path, kind: str | None = None) -> Reader:
         f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(known)}. "
         "Name the folder that holds them, or choose a kind with --from"
     )
+
+
+def is_known(path: Path) -> bool:
+    """Tell whether a reader recognizes a file or folder.
+
+    Args:
+        path: The file or folder.
+    """
+    return any(reader.recognizes(path) for reader in readers().values())
 
 
 def _load(module: str) -> Reader:

@@ -2,21 +2,31 @@
 
     python tests/data/trackers/make_samples.py FOLDER
 
-Each tracker's own package writes them: install `mlflow-skinny sqlalchemy alembic wandb` in a separate environment, and
-start this in a neutral folder, on a host with a neutral name. `expected.json` holds what MLflow's own client reads.
-Copy `*.zip` and `expected.json` here.
+Each tracker's own package writes them: install `mlflow-skinny sqlalchemy alembic wandb comet_ml clearml` in a
+separate environment, and start a copy of this in a neutral folder, on a host with a neutral name. `expected*.json`
+holds what the tracker's own reader reads. Copy `*.zip` and `expected*.json` here. Further arguments name the only
+trackers to make samples of.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 LOSSES = [1 / (step + 1) for step in range(40)]
+# An image of 6 x 4 black pixels.
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAYAAAAECAIAAAAiZtkUAAAAD0lEQVR4nGNiwABM5AoBAAHIAAngOkYNAAAAAElFTkSuQmCC"
+)
 
 
 def make_mlflow(address: str) -> None:
@@ -107,32 +117,146 @@ def make_wandb(ends: str) -> None:
     run.finish(exit_code=0 if ends == "completed" else 3)
 
 
-def main(folder: Path) -> None:
-    folder.mkdir()
-    os.chdir(folder)
+def make_comet(ends: str) -> None:
+    import comet_ml
+
+    switches = (
+        "auto_param_logging",
+        "auto_metric_logging",
+        "log_code",
+        "log_graph",
+        "log_git_metadata",
+        "log_git_patch",
+    )
+    options = dict.fromkeys((*switches, "log_env_details"), False)
+    experiment = comet_ml.OfflineExperiment(
+        workspace="team", project_name="digits", offline_directory="comet", auto_output_logging="simple", **options
+    )
+    experiment.set_name(ends)
+    experiment.add_tags(["first try", "baseline"])
+    experiment.log_parameters({"lr": 0.1, "net": {"width": 3}, "nesterov": False, "decay": None, "optimizer": "adam"})
+    print("hello from the run")
+    for step, loss in enumerate(LOSSES):
+        experiment.log_metric("train/loss", loss, step=step, epoch=step // 10)
+    for step, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        experiment.log_metric("odd", value, step=step)
+    with experiment.validate():
+        experiment.log_metric("accuracy", 0.5, step=7)
+    experiment.log_metric("word", "text", step=8)
+    experiment.log_other("best", 0.9)
+    experiment.log_html("<b>bold</b>")
+    experiment.log_text("some words", step=3)
+    Path("asset.txt").write_text("hello")
+    Path("image.png").write_bytes(PNG)
+    experiment.log_asset("asset.txt", file_name="notes/a.txt")
+    experiment.log_image("image.png", name="image", step=5)
+    experiment.log_model("net", "asset.txt")
+    experiment.log_remote_asset("s3://bucket/data.csv", remote_file_name="data.csv")
+    if ends == "killed":
+        os._exit(1)
+    if ends == "failed":
+        raise RuntimeError("on purpose")
+    experiment.end()
+
+
+def _read_by_comet(path: Path) -> dict[str, list[str]]:
+    """Return the values of each metric, as Comet's own command reads them."""
+    words = [str(Path(sys.executable).with_name("comet")), "offline", "--csv", "--level", "detail"]
+    lines = subprocess.run(
+        [*words, "--section", "metric", "--", str(path)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    values: dict[str, list[str]] = {}
+    for row in csv.DictReader(line for line in lines.stdout.splitlines() if line.startswith('"')):
+        values.setdefault(row["name"], []).append(row["value"])
+    return values
+
+
+def make_clearml(ends: str) -> None:
+    from clearml import Task
+
+    Task.set_offline(True)
+    options = {"auto_connect_frameworks": False, "auto_resource_monitoring": False, "reuse_last_task_id": False}
+    task = Task.init("digits", ends, tags=["first try", "baseline"], **options)
+    task.set_comment("a note")
+    task.connect({"lr": 0.1, "net": {"width": 3}, "nesterov": False, "decay": None, "optimizer": "adam"})
+    task.connect({"depth": 2}, name="Model")
+    task.connect_configuration({"a": [1, 2]}, name="data")
+    logger = task.get_logger()
+    print("hello from the run")
+    for step, loss in enumerate(LOSSES):
+        logger.report_scalar("train", "loss", loss, step)
+    for step, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        logger.report_scalar("odd", "odd", value, step)
+    logger.report_single_value("best", 0.9)
+    logger.report_histogram("counts", "all", [1, 2, 3], iteration=2)
+    Path("image.png").write_bytes(PNG)
+    logger.report_image("images", "image", iteration=5, local_path="image.png")
+    Path("asset.txt").write_text("hello")
+    task.upload_artifact("notes", "asset.txt")
+    task.flush(wait_for_uploads=True)
+    if ends == "killed":
+        time.sleep(6)  # writes everything every few seconds
+        os._exit(1)
+    if ends == "failed":
+        raise RuntimeError("on purpose")
+    task.close()
+
+
+def _run(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, Path(__file__).name, *words], stdout=subprocess.PIPE, **options)
+
+
+def pack_mlflow() -> None:
     expected = {}
     for name, address in (("database", "sqlite:///mlflow.db"), ("files", f"file://{Path.cwd()}/files")):
         environment = {**os.environ, "MLFLOW_ALLOW_FILE_STORE": "1"}
-        words = [sys.executable, str(Path(__file__).resolve()), "mlflow", address]
-        expected[name] = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE, env=environment).stdout)
-    for ends in ("completed", "failed", "killed"):
-        subprocess.run([sys.executable, __file__, "wandb", ends], check=False, stdout=subprocess.DEVNULL)
+        expected[name] = json.loads(_run("mlflow", address, check=True, env=environment).stdout)
     Path("expected.json").write_text(json.dumps(expected, indent=1))
-    for name, parts in (("mlflow", ("mlflow.db", "mlruns", "files")), ("wandb", ("wandb",))):
-        with zipfile.ZipFile(f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(path for part in parts for path in [Path(part), *Path(part).rglob("*")]):
-                if (
-                    path.is_file()
-                    and not any(each.is_symlink() for each in (path, *path.parents))
-                    and "logs" not in path.parts
-                ):
-                    archive.write(path)
+    _pack("mlflow", "mlflow.db", "mlruns", "files")
+
+
+def pack_wandb() -> None:
+    for ends in ("completed", "failed", "killed"):
+        _run("wandb", ends, check=False)
+    _pack("wandb", "wandb")
+
+
+def pack_comet() -> None:
+    for ends in ("completed", "failed", "killed"):
+        _run("comet", ends, check=False)
+    archives = [path for path in Path("comet").iterdir() if path.stat().st_size > 100]
+    expected = {path.stem: _read_by_comet(path) for path in archives}
+    Path("expected_comet.json").write_text(json.dumps(expected, indent=1))
+    _pack("comet", "comet")
+
+
+def pack_clearml() -> None:
+    for ends in ("completed", "failed", "killed"):
+        _run("clearml", ends, check=False, env={**os.environ, "CLEARML_CACHE_DIR": str(Path.cwd() / "clearml")})
+    _pack("clearml", "clearml")
+
+
+def _pack(name: str, *parts: str) -> None:
+    with zipfile.ZipFile(f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(path for part in parts for path in [Path(part), *Path(part).rglob("*")]):
+            if (
+                path.is_file()
+                and not any(each.is_symlink() for each in (path, *path.parents))
+                and "logs" not in path.parts
+            ):
+                archive.write(path)
+
+
+def main(folder: Path, trackers: list[str]) -> None:
+    folder.mkdir()
+    shutil.copyfile(__file__, folder / Path(__file__).name)  # trackers note the path of the script
+    os.chdir(folder)
+    for tracker in trackers or ("mlflow", "wandb", "comet", "clearml"):
+        globals()[f"pack_{tracker}"]()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "mlflow":
-        make_mlflow(sys.argv[2])
-    elif sys.argv[1] == "wandb":
-        make_wandb(sys.argv[2])
+    if sys.argv[1] in ("mlflow", "wandb", "comet", "clearml"):
+        globals()[f"make_{sys.argv[1]}"](sys.argv[2])
     else:
-        main(Path(sys.argv[1]).resolve())
+        main(Path(sys.argv[1]).resolve(), sys.argv[2:])
