@@ -158,22 +158,35 @@ def _warm_process() -> Iterator[None]:
     processes.shut_down()
 
 
+# Every second the server would look at itself, and write that down.
+QUIET = ["--setParameter", "diagnosticDataCollectionEnabled=false"]
+
+
 @pytest.fixture(scope="session")
 def mongo_url(tmp_path_factory) -> Iterator[str]:
-    """The URL of a real server: the one that SACRISTAN_TEST_MONGO names, or one for these tests."""
+    """The URL of a real server, which keeps its data in memory; or the one that SACRISTAN_TEST_MONGO names.
+
+    Files for each collection and index would take most of its time.
+    """
+    yield from _served(tmp_path_factory.mktemp("mongod"), [*QUIET, "--storageEngine", "ephemeralForTest"])
+
+
+@pytest.fixture(scope="session")
+def journaled_mongo_url(tmp_path_factory) -> Iterator[str]:
+    """The URL of a server with a journal, for the trials of sweeps: a module of them has it for its `mongo_url`."""
+    yield from _served(tmp_path_factory.mktemp("journaled"), QUIET)
+
+
+def _served(folder: Path, options: list[str]) -> Iterator[str]:
     given = os.environ.get("SACRISTAN_TEST_MONGO")
     if given:
         yield given
         return
-    # Every second it would look at itself, and write that down.
-    options = ["--setParameter", "diagnosticDataCollectionEnabled=false"]
-    folder = tmp_path_factory.mktemp("mongod")
-    # Files for each collection and index take most of the server's time; what restarts a server uses `mongod`.
-    server = Mongod(folder, options=[*options, "--storageEngine", "ephemeralForTest"])
+    server = Mongod(folder, options=options)
     try:
         server.start()
     except ServerError:  # MongoDB 7 has no engine that keeps all in memory
-        server = Mongod(folder, options=options)
+        server = Mongod(folder, options=QUIET)
         server.start()
     yield server.url
     server.stop()

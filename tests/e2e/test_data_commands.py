@@ -77,6 +77,7 @@ def test_stats_of_the_digits_show_splits_and_classes_without_torch(tmp_path, imp
     assert not (tmp_path / "my_runs").exists()
 
 
+@pytest.mark.slow
 def test_stats_of_a_csv_count_missing_values_without_torch(files, imported):
     environment, modules = imported
     done = exp(files, "data.stats", "with", "data.name=csv", "data.path=holes.csv", cold=True, **environment)

@@ -162,6 +162,7 @@ def interrupted(lab, *settings, cold=False):
     return process.returncode, rest
 
 
+@pytest.mark.slow
 def test_interrupt_ends_with_130_and_no_traceback(lab):
     code, said = interrupted(lab, "checkpoint.last=False", cold=True)
     assert code == 130

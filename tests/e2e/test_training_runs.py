@@ -167,6 +167,7 @@ def test_run_of_what_does_not_fit_ends_with_one_line_and_exit_code_one(trained, 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_run_of_the_cnn_reaches_its_accuracy(tmp_path):
     assert result(start(tmp_path, "with", "model.name=cnn", "epochs=5")) >= 0.98
 

@@ -30,6 +30,12 @@ from runs.transfer.archives import export_runs, import_runs
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+# The ordinary suite takes one of each recorder, and one of each store.
+MARKED = [
+    "our-files",
+    "sacred-mongo",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("our-mongo", "sacred-files")),
+]
 
 
 def record(kind, folder, url, name):
@@ -65,7 +71,7 @@ def record(kind, folder, url, name):
     return str(folder / "store") if kind.endswith("files") else f"{url}/{name}"
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=MARKED)
 def origin(request, tmp_path_factory, mongo_url):
     name = f"archives_{uuid.uuid4().hex}"
     yield record(request.param, tmp_path_factory.mktemp(request.param), mongo_url, name)

@@ -436,7 +436,7 @@ def test_odd_documents_hide_no_run_from_ls(odd_store, runs, sort):
 
 
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("form", [pytest.param([], marks=pytest.mark.slow), ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("command", [["show"], ["config"], ["log"], ["metrics"], ["diff", "1000"]], ids=" ".join)
 def test_odd_documents_end_no_command(odd_store, command, form, every, capsys):
     def is_answered(id):

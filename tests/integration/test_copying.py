@@ -35,6 +35,12 @@ from runs.transfer.syncing import sync
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+# The ordinary suite takes one of each recorder, and one of each store.
+MARKED = [
+    "our-files",
+    "sacred-mongo",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("our-mongo", "sacred-files")),
+]
 # Beyond what `few_per_document` lets a document of the database hold.
 NUM_POINTS = 500
 
@@ -180,7 +186,7 @@ def check(run, kind):
         assert "rank_outputs" not in run.document or run.store.where.startswith("mongodb")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MARKED)
 def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, tmp_path):
     with open_store(origins[kind]) as origin:
         check(origin.get("1"), kind)

@@ -63,6 +63,7 @@ def test_export_of_a_run_is_an_artifact_that_tells_what_it_is(run, lab):
     assert (kept["run"], kept["epoch"], kept["step"]) == tuple(state[name] for name in ("run", "epoch", "step"))
 
 
+@pytest.mark.slow
 def test_export_to_a_file_replaces_it_only_when_asked(run, lab):
     settings = {"export.format": "pt2", "export.path": "mine.pt2"}
     run("export", **settings)

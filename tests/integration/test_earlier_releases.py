@@ -38,6 +38,11 @@ STATUSES = {
 ENDED = [id for id, status in STATUSES.items() if status != "QUEUED"]
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 class Lab:
     """A folder with the store of a release: `my_runs`, also at `url`, and `run_1.zip`."""
 
@@ -57,7 +62,11 @@ class Lab:
         return self.run("-m", "runs", *words, code=code)
 
 
-@pytest.fixture(scope="module", params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.fixture(
+    scope="module",
+    params=[ARCHIVES[0], *(pytest.param(path, marks=pytest.mark.slow) for path in ARCHIVES[1:])],
+    ids=lambda path: path.name.removesuffix(".tar.xz"),
+)
 def archive(request):
     return request.param
 

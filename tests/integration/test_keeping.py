@@ -71,7 +71,7 @@ def record(kind, folder, url, name):
         observer.runs.database.client.close()
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS[:-1], pytest.param(KINDS[-1], marks=pytest.mark.slow)])
 def recorded(request, tmp_path_factory, mongo_url):
     """Three runs that are recorded once: their kind, folder, a copy of that, and documents by collection."""
     folder, name = tmp_path_factory.mktemp("lab"), f"kept_{uuid.uuid4().hex}"

@@ -81,6 +81,7 @@ def refused(capsys):
     return call
 
 
+@pytest.mark.slow
 def test_recorder_records_and_changes_runs_and_removes_none(tmp_path, server, urls, record, refused, capsys):
     url, lab = urls["recorder"], server[1].lab
     assert record(url) == []
@@ -104,6 +105,7 @@ def test_recorder_records_and_changes_runs_and_removes_none(tmp_path, server, ur
             client.lab[collection].drop()
 
 
+@pytest.mark.slow
 def test_reader_looks_at_runs_and_is_told_which_right_it_lacks(tmp_path, server, urls, record, refused, capsys):
     record(urls["recorder"])
     record(urls["recorder"])

@@ -24,7 +24,7 @@ FORMS = {"in-python": ["-c", HELD, "data"], "command": ["-m", "runs", "mongod", 
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_server_ends_with_its_program(tmp_path, wait_for, form, end):
     command, env = [sys.executable, *FORMS[form]], {**os.environ, "PYTHONPATH": str(ROOT)}
     with Process(command, cwd=tmp_path, env=env, stdin=PIPE, stdout=PIPE, text=True, cold=True) as process:

@@ -386,6 +386,7 @@ def test_run_whose_end_comes_late_and_runs_of_a_large_store_are_told(tmp_path):
         assert [notice.run.id for notice in RecentRuns(store, timedelta(hours=1)).look().notices(600)] == ["2"]
 
 
+@pytest.mark.slow
 def test_empty_queue_is_told_of_once(tmp_path, monkeypatch, receivers):
     for _ in range(2):
         record(lambda: None, FileObserver(tmp_path), **{"--queue": True})

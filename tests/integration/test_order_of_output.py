@@ -39,7 +39,10 @@ def lines_of(text):
     return [line for line in lines if line[:1].isdigit()]
 
 
-@pytest.mark.parametrize("where", ["terminal", "pipe", "pipe of a replaced stream"])
+@pytest.mark.parametrize(
+    "where",
+    ["terminal", *(pytest.param(where, marks=pytest.mark.slow) for where in ("pipe", "pipe of a replaced stream"))],
+)
 def test_lines_keep_their_order(tmp_path, request, where):
     (tmp_path / "recorded.py").write_text(
         HEAD.format(root=str(request.config.rootpath)) + REPLACED * ("replaced" in where) + BODY

@@ -359,6 +359,7 @@ def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(who
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
+@pytest.mark.slow
 def test_failure_that_is_repeated_is_reproduced(lab, tmp_path):
     lab.run("with", "how=badly", code=1)
     done = reproduce("1", store=lab.store, cwd=tmp_path)
@@ -559,6 +560,7 @@ def test_record_from_before_it_said_where_it_started_makes_one_run(recorded, tmp
         assert store.get("2").parent == store.get("1")
 
 
+@pytest.mark.slow
 def test_switches_are_set_as_they_were(lab, tmp_path, monkeypatch):
     script = lab.folder / "train.py"
     script.write_text(script.read_text().replace("random.Random(seed), 1.0", "random.Random(seed), 1.0 + hash('a')"))

@@ -75,7 +75,9 @@ def test_run_that_cannot_be_read_is_passed_over_and_named(run, tmp_path, caplog)
     assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is skipped")
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "gone", "list"])
+@pytest.mark.parametrize(
+    "damage", ["cut", "gone", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("empty", "zeros", "list"))]
+)
 def test_unfinished_run_whose_config_is_damaged_is_named(run, tmp_path, caplog, damage):
     assert run("evaluate", resume=None) == 1
     assert [run(fail=True, lr=0.2), run(fail=True)] == [2, 3]

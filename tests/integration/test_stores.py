@@ -205,7 +205,9 @@ def test_filter_finds_the_same_in_every_store(store, filter, expected):
     assert ids(store.find(filter, sort="id")) == list(expected)
 
 
-@pytest.mark.parametrize("number", [1, 201, 2500, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "number", [1, 201, pytest.param(2500, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.nightly)]
+)
 def test_filters_of_thousands_of_conditions_find_the_same_in_every_store(store, number):
     index = Path(store.where) / ".index.sqlite"
     inode = index.stat().st_ino if index.exists() else None

@@ -33,6 +33,11 @@ SPEC = read_spec(
 )
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 @contextlib.contextmanager
 def opened(place):
     if not place.startswith("mongodb://"):

@@ -69,6 +69,11 @@ GRID = {
 RANDOM = {**GRID, "method": "random", "parameters": {"x": {"min": 0.0, "max": 3.0}}}
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 @pytest.fixture(scope="module")
 def warm():
     with WarmPython(("sacred", "sacred.observers", "sacred.commandline_options", "numpy")) as started:
@@ -162,6 +167,7 @@ def test_the_same_seed_suggests_the_same_points_after_an_interruption_too(sweep,
         assert [number for number in range(15) if found["a"][number]["x"] != drawn[number]] == list(range(10, 15))
 
 
+@pytest.mark.slow
 def test_parameters_that_have_finished_are_not_run_again_unless_asked(sweep):
     spec = {**GRID, "method": "random", "parameters": {"x": {"values": [1.0, 2.0]}}}
     twice = sweep(spec, count=6)
@@ -284,6 +290,7 @@ def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):
     assert take_up(one.home, other)[0].storage == other.storage
 
 
+@pytest.mark.slow
 def test_what_a_dead_agent_left_is_seen_through_by_another(sweep):
     grid = sweep()
     for number, claimed in ((0, True), (1, False)):  # claimed, and in the second case not even taken
@@ -307,6 +314,7 @@ def test_an_agent_that_died_behind_its_run_leaves_nothing_to_run_again(sweep):
     assert len(late.runs()) == 1
 
 
+@pytest.mark.slow
 def test_seeds_that_have_run_to_their_end_are_not_run_again(sweep):
     spec = {**GRID, "parameters": {"x": {"values": [2.0]}}, "seeds": 3}
     sweep(spec, seed=5).agent().run()
@@ -362,6 +370,7 @@ def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
     assert "trial 2: loss 0.25" in best.stdout
 
 
+@pytest.mark.slow
 def test_an_experiment_that_records_in_a_database_alone_is_swept(tmp_path, database, mongo_url):
     attached = (
         f"from observers import MongoObserver\nex.observers.append(MongoObserver({mongo_url!r}, {database.name!r}))"
@@ -552,6 +561,7 @@ def cmdline(process):
     return []
 
 
+@pytest.mark.slow
 def test_the_best_are_judged_on_fresh_seeds(sweep, monkeypatch, capfd):
     # The loss of the tiny experiment is the seed and something of x: two points whose order no seed changes.
     grid = sweep({**GRID, "parameters": {"x": {"values": [0.0, 2.0]}}})
@@ -637,6 +647,7 @@ def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
     assert "my_runs" not in command("sweep.status", "-F", "other", cwd=tmp_path).stdout
 
 
+@pytest.mark.slow
 def test_several_objectives_under_a_constraint_have_a_front(sweep):
     spec = {
         "method": "nsga2",
@@ -686,6 +697,7 @@ def test_parameters_with_a_condition_are_set_only_where_it_holds(sweep):
     ]
 
 
+@pytest.mark.slow
 def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     done = command("sweep.run", "with", OVER, FAST, "sweep.id=s", cwd=tmp_path)
@@ -737,6 +749,7 @@ def on(kind, request):
     return Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "database"])
 def test_points_of_agents_that_died_before_they_claimed_or_took_them_are_tried(request, sweep, kind):
     one = sweep({**RANDOM, "run_cap": 4}, destination=on(kind, request))

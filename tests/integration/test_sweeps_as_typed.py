@@ -22,6 +22,11 @@ from tests.integration.test_sweeps import FAST, OVER, ROOT, TINY, command
 from tests.processes import PIPE, STDOUT, Process, run
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 def test_a_sweep_all_of_whose_trials_fail_ends_with_exit_code_1_and_the_reason(tmp_path):
     broken = "import os\nif 'SACRISTAN_TRIAL' in os.environ:\n    raise SystemExit('no license for x')\n"
     (tmp_path / "tiny.py").write_text(broken + TINY)
@@ -35,6 +40,7 @@ def test_a_sweep_all_of_whose_trials_fail_ends_with_exit_code_1_and_the_reason(t
     assert last.endswith("what runs printed is in my_runs/sweeps/s")
 
 
+@pytest.mark.slow
 def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     place = Place(tmp_path / "my_runs")
@@ -67,6 +73,7 @@ if "SACRISTAN_TRIAL" not in os.environ:
 AGENTS_END = "error: agents end before they get anything done, the last one by exit code 1: error: [Errno 28] "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "message"), [
     (100, "error: the sweep cannot be written down (File too large); make room or check permissions, and give the"),
     pytest.param(1200, AGENTS_END, marks=pytest.mark.nightly),
@@ -107,6 +114,7 @@ def test_what_a_method_needs_is_asked_for_before_anything_starts(tmp_path):
     assert not (tmp_path / "my_runs").exists()
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_copied_or_moved_runs_what_lies_there_and_says_so(tmp_path):
     (first := tmp_path / "first").mkdir()
     (first / "tiny.py").write_text(TINY)
@@ -142,6 +150,7 @@ os.kill(int(open("server").read()), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_trial_whose_database_was_away_is_delivered_before_the_sweep_ends(tmp_path, mongod):
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "fault.py").write_text(ENDS_SERVER)

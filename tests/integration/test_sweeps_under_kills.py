@@ -32,6 +32,11 @@ if "SACRISTAN_TRIAL" in os.environ and not os.path.exists("first"):
 """
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 def is_running(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

@@ -133,6 +133,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_two_syncs_at_once_make_the_database_that_one_makes(tmp_path, database, mongo_url, start):
     for recorded in [start(tmp_path, LOGS, impatient=True) for _ in range(2)]:
         recorded.finish()

@@ -95,7 +95,10 @@ def test_main_on_the_digits_has_the_pinned_losses(run, recorder):
     "settings",
     [
         WINE | {"model.options.dropout": 0.5},
-        {"data.limit": 120, "epochs": 2, "model.name": "cnn", "model.options.dropout": 0.5, "data.augment.crop": 1},
+        pytest.param(
+            {"data.limit": 120, "epochs": 2, "model.name": "cnn", "model.options.dropout": 0.5, "data.augment.crop": 1},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_main_with_the_same_seed_gives_the_same_bits_and_with_another_not(run, recorder, folder, settings):
@@ -128,13 +131,13 @@ def test_main_keeps_the_best_epoch_and_measures_it(run, recorder, folder):
     ("settings", "files"),
     [
         ({"checkpoint.best": False}, ["last.pt", "step-000000004.pt"]),
-        ({"checkpoint.last": False}, ["best.pt"]),
-        ({"checkpoint.keep": 1}, ["best.pt", "last.pt"]),
+        pytest.param({"checkpoint.last": False}, ["best.pt"], marks=pytest.mark.slow),
+        pytest.param({"checkpoint.keep": 1}, ["best.pt", "last.pt"], marks=pytest.mark.slow),
         (
             {"checkpoint.keep": 5, "checkpoint.interval": 2},
             ["best-000002.pt", "best.pt", "last.pt", "step-000000004.pt"],
         ),
-        ({"checkpoint.keep": 1, "data.val_fraction": 0.0}, ["last.pt"]),
+        pytest.param({"checkpoint.keep": 1, "data.val_fraction": 0.0}, ["last.pt"], marks=pytest.mark.slow),
     ],
 )
 def test_main_keeps_the_checkpoints_asked_for(run, folder, settings, files):
@@ -163,7 +166,10 @@ def test_main_with_accumulation_is_that_of_big_batches(run, recorder):
     assert parts[1]["val/loss"] == pytest.approx(whole[1]["val/loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["off", "bfloat16", "float16", "auto"])
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param("off", marks=pytest.mark.slow), pytest.param("bfloat16", marks=pytest.mark.slow), "float16", "auto"],
+)
 def test_main_in_each_precision_learns(run, recorder, dtype):
     done = run(WINE | {"epochs": 10, "lr": 1e-2, "amp.dtype": dtype, "amp.clip_norm": 1.0})
     assert done.result > 0.9
@@ -179,21 +185,32 @@ def test_main_under_overflow_counts_what_it_skipped(run, recorder):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"loss.class_weights": "balanced"},
+        pytest.param({"loss.class_weights": "balanced"}, marks=pytest.mark.slow),
         {"loss.name": "focal", "loss.options.gamma": 1.0},
-        {"loss.options.label_smoothing": 0.1},
-        {"data.name": "breast_cancer", "loss.name": "bce", "loss.options.pos_weight": 2.0},
+        pytest.param({"loss.options.label_smoothing": 0.1}, marks=pytest.mark.slow),
+        pytest.param(
+            {"data.name": "breast_cancer", "loss.name": "bce", "loss.options.pos_weight": 2.0}, marks=pytest.mark.slow
+        ),
         {"optimizer.name": "SGD", "optimizer.options": {"momentum": 0.9, "nesterov": True}, "lr": 0.1},
-        {"optimizer.groups": [{"match": "*.bias", "lr": 0.1}], "optimizer.decay_bias_and_norm": False},
-        {"optimizer.name": "LBFGS", "lr": 0.1, "epochs": 2},
-        {"scheduler.name": "OneCycleLR", "scheduler.options": {"max_lr": 0.1}, "scheduler.interval": "step"},
+        pytest.param(
+            {"optimizer.groups": [{"match": "*.bias", "lr": 0.1}], "optimizer.decay_bias_and_norm": False},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"optimizer.name": "LBFGS", "lr": 0.1, "epochs": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"scheduler.name": "OneCycleLR", "scheduler.options": {"max_lr": 0.1}, "scheduler.interval": "step"},
+            marks=pytest.mark.slow,
+        ),
         {"scheduler.name": "CosineAnnealingLR", "scheduler.warmup_steps": 5},
-        {
-            "scheduler.name": "ReduceLROnPlateau",
-            "scheduler.options": {"patience": 0},
-            "scheduler.metric": "val/accuracy",
-        },
-        {"model.init": "orthogonal", "optimizer.options": {"fused": True}},
+        pytest.param(
+            {
+                "scheduler.name": "ReduceLROnPlateau",
+                "scheduler.options": {"patience": 0},
+                "scheduler.metric": "val/accuracy",
+            },
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"model.init": "orthogonal", "optimizer.options": {"fused": True}}, marks=pytest.mark.slow),
     ],
 )
 def test_main_with_other_parts_learns(run, settings):

@@ -130,7 +130,14 @@ def assert_done(*results: tuple[int, str]) -> None:
     assert [text for code, text in results if code != 0] == []
 
 
-@pytest.mark.parametrize(("mode", "umask"), [(SHARED, 0o022), (STICKY, 0o022), (STICKY, 0o077)])
+@pytest.mark.parametrize(
+    ("mode", "umask"),
+    [
+        (SHARED, 0o022),
+        pytest.param(STICKY, 0o022, marks=pytest.mark.slow),
+        pytest.param(STICKY, 0o077, marks=pytest.mark.slow),
+    ],
+)
 def test_second_user_reads_and_records_beside_and_changes_only_own_runs(store, mode, umask):
     folder = store(mode)
     assert_done(*(record_as(user, umask, folder) for user in (ADA, ADA, BOB, BOB)))

@@ -58,6 +58,15 @@ def record(folder: Path) -> None:
             ex.run(config_updates=updates)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Call a test in the browser slow that sees pages of a database: ordinary tests see those of a folder."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if "watched" in item.fixturenames and "database" in parameters.values():
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory) -> Path:
     """A folder of runs, which tests leave as it is."""

@@ -124,6 +124,7 @@ def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
     assert client_of(tmp_path).get("/artifacts").status_code == 200
 
 
+@pytest.mark.slow
 def test_pages_are_accessible(watched, serve, logged):
     from axe_playwright_python.sync_playwright import Axe
 

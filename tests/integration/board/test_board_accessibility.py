@@ -1,20 +1,21 @@
 """Every page, in light and dark, on a desk and on a phone: readable by people and by screen readers."""
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-PATHS = [
+ORDINARY = ["/runs?where=lr%3C1&words=digits", "/runs/3?tab=overview", "/runs/3?tab=curves"]
+SLOW = [
     "/runs",
-    "/runs?where=lr%3C1&words=digits",
     "/runs?group=model.name",
     "/runs?where=nonsense",
     "/runs/77",
-    *(f"/runs/3?tab={tab}" for tab in ("overview", "curves", "output", "media", "files", "environment")),
+    *(f"/runs/3?tab={tab}" for tab in ("output", "media", "files", "environment")),
     "/runs/1?tab=files&kind=artifact&name=weights.txt",
     "/runs/1?tab=sources&name=layers.py",
     "/compare?run=1&run=2&tab=sources",
 ]
 # The colours of these are those of the others.
-IN_DARK = [PATHS[1], *(f"/runs/3?tab={tab}" for tab in ("overview", "curves", "files"))]
+IN_DARK = [*ORDINARY, "/runs/3?tab=files"]
 
 
 # Curves are drawn anew in the colours of the other scheme.
@@ -27,10 +28,11 @@ FORGET_DRAWN = """() => {
 FITS = "() => document.documentElement.scrollWidth <= 360"
 
 
-def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded):
+@pytest.mark.parametrize("paths", [ORDINARY, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["ordinary", "slow"])
+def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded, paths):
     browser = watched()
     page, axe, found = browser.page, Axe(), []
-    for path in PATHS:
+    for path in paths:
         page.set_viewport_size({"width": 1280, "height": 800})
         page.emulate_media(color_scheme="light")
         page.goto(serve(recorded) + path)
@@ -51,6 +53,7 @@ def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded):
     assert found == [], "\n".join(map(str, found))
 
 
+@pytest.mark.slow
 def test_pages_are_laid_out_for_the_width_of_a_phone(watched, serve, recorded):
     """Without a word of the page on its width, a phone would lay it out for a desk, and make it small."""
     page = watched(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True).page

@@ -191,17 +191,25 @@ def see_all_media(page):
     page.locator(".points[data-drawn='1']").wait_for()
 
 
-def test_no_script_of_a_run_runs_in_a_browser(watched, serve, hostile_store):
+ARTIFACT = "/runs/1?tab=files&kind=artifact&name="
+ORDINARY_PATHS = ["/runs", "/runs/1?tab=overview", "/runs/1?tab=media", ARTIFACT + "page.html"]
+SLOW_PATHS = [
+    "/runs?group=name",
+    *(f"/runs/1?tab={tab}" for tab in TABS if tab not in ("overview", "media")),
+    *(ARTIFACT + name for name in ("drawing.svg", "table.csv")),
+    "/runs/1?tab=sources&name=code.py",
+    "/content?run=1&kind=media&name=0",
+    "/content?run=1&kind=media&name=2",
+]
+
+
+@pytest.mark.parametrize(
+    "paths", [ORDINARY_PATHS, pytest.param(SLOW_PATHS, marks=pytest.mark.slow)], ids=["ordinary", "slow"]
+)
+def test_no_script_of_a_run_runs_in_a_browser(watched, serve, hostile_store, paths):
     browser = watched()
     page, base = browser.page, serve(hostile_store)
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    paths = ["/runs", "/runs?group=name", *(f"/runs/1?tab={tab}" for tab in TABS)]
-    paths += [f"/runs/1?tab=files&kind=artifact&name={name}" for name in ("page.html", "drawing.svg", "table.csv")]
-    paths += [
-        "/runs/1?tab=sources&name=code.py",
-        "/content?run=1&kind=media&name=0",
-        "/content?run=1&kind=media&name=2",
-    ]
     for path in paths:
         page.goto(base + path)
         if "tab=media" in path:

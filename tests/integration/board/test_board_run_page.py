@@ -378,6 +378,7 @@ def test_only_files_that_the_record_names_are_sent(client_of, recorded, kind, na
 # In the browser
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page = watched().page
     page.goto(f"{serve(recorded)}/runs/1?tab=curves")
@@ -415,6 +416,7 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     assert [row.split(",")[1] for row in files["train_loss.csv"].splitlines()] == ["step", "10", "11", "12"]
 
 
+@pytest.mark.slow
 def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
     page = watched().page
     page.goto(f"{serve(rich['folder'])}/runs/1?tab=media")
@@ -427,6 +429,7 @@ def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
     assert page.locator(".slider output").first.text_content() == "1"
 
 
+@pytest.mark.slow
 def test_sounds_videos_points_and_html_are_played_drawn_and_stopped(watched, serve, rich):
     from axe_playwright_python.sync_playwright import Axe
 
@@ -549,6 +552,7 @@ def test_name_and_tags_are_written_by_keys(watched, serve, own_store):
         assert (runs.get("1").display_name, runs.get("1").tags) == ("wider <b>", ["best", "paper-1"])
 
 
+@pytest.mark.slow
 def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, recorded, tmp_path):
     store = shutil.copytree(recorded, tmp_path / "store")
     first, second, third = (watched(), watched(), watched())
@@ -635,6 +639,7 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         page.wait_for_selector("tr[data-run='1'] .status.completed")
 
 
+@pytest.mark.slow
 def test_open_pages_follow_the_run(watched, serve, tmp_path):
     script = tmp_path / "living.py"
     script.write_text(LIVING)

@@ -250,6 +250,7 @@ def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, recorded, 
     assert page.locator("tbody tr").count() == 1
 
 
+@pytest.mark.slow
 def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, serve, many, tmp_path):
     store = shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*"))
     page = watched().page

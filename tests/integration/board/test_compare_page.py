@@ -134,6 +134,7 @@ def test_sources_and_media_stand_side_by_side(client_of, changed_store):
     assert text.count("data-entries=") == 4
 
 
+@pytest.mark.slow
 def test_media_follow_the_slider(watched, serve, changed):
     page = watched().page
     page.goto(f"{serve(changed)}/compare?run=1&run=2&tab=media")

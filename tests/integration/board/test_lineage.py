@@ -175,6 +175,7 @@ def test_plot_joins_forks_and_draws_the_points_before_them_dashed(family, tmp_pa
     assert "joined curves share points" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder):
     page = watched().page
     page.goto(f"{serve(family_folder)}/runs?run=3")
@@ -246,6 +247,7 @@ def test_failed_run_leads_to_the_last_good_one(client_of, kin):
     assert "The last good run" not in client_of(kin).get("/runs/4").text
 
 
+@pytest.mark.slow
 def test_lineage_is_followed_by_keys_accessible_and_fits_a_phone(watched, serve, kin):
     page = watched(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True).page
     page.goto(f"{serve(kin)}/runs/1")

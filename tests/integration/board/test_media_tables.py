@@ -73,6 +73,7 @@ def test_table_is_found_sorted_grouped_and_paged_by_keyboard_and_in_the_url(watc
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.slow
 def test_tables_of_several_runs_show_the_same_rows(watched, serve, tables):
     page = watched().page
     page.goto(f"{serve(tables)}/compare?run=1&run=2&tab=media")
@@ -84,7 +85,9 @@ def test_tables_of_several_runs_show_the_same_rows(watched, serve, tables):
     wait_for_cells(page, "249", "<i>odd</i>", "4.98", place=second)
 
 
-@pytest.mark.parametrize("path", ["/runs/1?tab=media", "/compare?run=1&run=2&tab=media"])
+@pytest.mark.parametrize(
+    "path", ["/runs/1?tab=media", pytest.param("/compare?run=1&run=2&tab=media", marks=pytest.mark.slow)]
+)
 def test_one_slider_moves_all_if_wanted(watched, serve, tables, path):
     page = watched().page
     page.goto(f"{serve(tables)}{path}")

@@ -200,6 +200,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched, serve, folder):
     page = watched().page
     page.set_viewport_size({"width": 1280, "height": 1600})
@@ -229,6 +230,7 @@ def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched
     assert page.evaluate(faint) == 0
 
 
+@pytest.mark.slow
 def test_chart_is_added_changed_and_removed_by_keys(watched, serve, folder):
     page = watched().page
     page.goto(f"{serve(folder)}/runs")
@@ -253,6 +255,7 @@ def test_chart_is_added_changed_and_removed_by_keys(watched, serve, folder):
     assert "panel" not in page.url
 
 
+@pytest.mark.slow
 def test_charts_fit_a_phone_and_refusals_are_read(watched, serve, folder):
     watch = watched(viewport={"width": 360, "height": 740})
     page = watch.page

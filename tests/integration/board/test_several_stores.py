@@ -87,6 +87,7 @@ def test_store_that_is_down_says_so_and_hurts_no_other(client_of, stores):
     assert client.get("/s/lab/runs").status_code == 200
 
 
+@pytest.mark.slow
 def test_visitor_moves_between_stores(serve, watched, stores):
     page = watched().page
     page.goto(serve({name: stores[name] for name in ("mine", "lab")}))

@@ -47,6 +47,11 @@ ELSEWHERE = {
 }
 
 
+@pytest.fixture(scope="session")
+def mongo_url(journaled_mongo_url):
+    return journaled_mongo_url
+
+
 def make_sweep(place, id="first", num=8, reported=range(3), **entries):
     """Make a sweep of which one trial was pruned, one failed, one is running, and the others are complete."""
     spec = read_spec({**SPEC, "run_cap": 20})
@@ -297,6 +302,7 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text
 
 
+@pytest.mark.slow
 def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, tmp_path):
     page = watched().page
     page.goto(f"{serve(swept)}/sweeps/first")

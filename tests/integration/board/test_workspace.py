@@ -236,6 +236,7 @@ def drag(page, start, end):
     page.mouse.up()
 
 
+@pytest.mark.slow
 def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, recorded):
     watch = watched()
     page = watch.page
@@ -336,6 +337,7 @@ COLOURS = """() => Object.fromEntries([...document.querySelectorAll("tbody butto
     (eye) => [eye.dataset.keyOf, eye.querySelector('circle').getAttribute('fill')]))"""
 
 
+@pytest.mark.slow
 def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve, twenty):
     page = watched().page
     page.goto(f"{serve(twenty)}/runs?where=lr>0")
@@ -356,6 +358,7 @@ def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve,
     assert page.evaluate("document.querySelector('.plot').data[0].line.color") == colours["3"]
 
 
+@pytest.mark.slow
 def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
     watch = watched()
     page = watch.page
@@ -388,6 +391,7 @@ def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
     assert "hide=*" in page.url or "hide=%2A" in page.url
 
 
+@pytest.mark.slow
 def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
     page = watched().page
     page.goto(f"{serve(twenty)}/runs")
@@ -440,6 +444,7 @@ def test_running_run_grows_and_a_new_metric_gets_a_panel(watched, serve, twenty,
     wait_for_curves(page, "val/f1", 1)
 
 
+@pytest.mark.slow
 def test_panels_come_back_with_their_server(watched, twenty):
     watch, port = watched(), 0
 
@@ -477,6 +482,7 @@ def test_no_style_asks_what_a_row_or_a_plot_has():
         assert (Path(board.__file__).parent / "static" / name).read_text(encoding="utf-8").count(":has(") == num
 
 
+@pytest.mark.slow
 def test_layout_is_in_the_url(watched, serve, recorded):
     page = watched().page
     page.goto(f"{serve(recorded)}/runs")

@@ -98,10 +98,12 @@ def test_pandas_is_not_imported_and_its_objects_are_serialized_as_by_sacred_alon
     assert run(asked + FLATTEN) == "False\n" + by_sacred_alone
 
 
+@pytest.mark.slow
 def test_pandas_that_is_imported_before_stays(by_sacred_alone):
     assert run("import pandas, ingredients" + FLATTEN) == by_sacred_alone
 
 
+@pytest.mark.slow
 def test_pandas_is_imported_at_once_where_sacreds_tinydb_observer_needs_it(tmp_path):
     (tmp_path / "tinydb.py").touch()
     asked = "import sys, ingredients; print('pandas' in sys.modules)"
@@ -113,6 +115,7 @@ def test_configs_are_written_where_sacred_is_imported_before_the_lab():
     assert run(script) == "a: 1\n"
 
 
+@pytest.mark.slow
 def test_python_has_the_names_that_sacred_had_before_its_import():
     script = "import pkgutil; before = dict(vars(pkgutil)); import ingredients; print(vars(pkgutil) == before)"
     assert run(script) == "True\n"

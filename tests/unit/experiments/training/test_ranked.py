@@ -90,7 +90,7 @@ def test_ranks_resume_with_the_same_bits(by_two, shard):
     assert torch.equal(by_two[f"resumed {shard}"]["weights"], unbroken["weights"])
 
 
-@pytest.mark.parametrize("num", [3, 4])
+@pytest.mark.parametrize("num", [pytest.param(num, marks=pytest.mark.slow) for num in (3, 4)])
 def test_more_ranks_resume_with_the_same_bits(tmp_path, num):
     # From three on, the sum of a number depends on where it lies among those that are exchanged with it.
     found = trained_by(num, tmp_path / "found.pt", "sessions")
@@ -126,6 +126,7 @@ def test_one_process_resumes_what_two_have_left_and_says_so(left_by_two, shard, 
     assert "the state is of 2 processes, and this training has 1: random numbers" in caplog.text
 
 
+@pytest.mark.slow
 def test_three_ranks_resume_what_two_have_left(left_by_two):
     found, unbroken = trained_by(3, left_by_two / "found.pt", "further"), train("normalised", epochs=3)
     for shard in (False, True):

@@ -111,7 +111,7 @@ class Forgetful(nn.Module):
         return self.last(nn.functional.dropout(inputs.flatten(1), 0.5))  # also in evaluation mode
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
 def test_export_of_a_model_that_differs_from_itself_says_so(data, tmp_path, format):
     message = (
         r"export: the model differs from itself by \S+ of its largest output when it computes the same inputs twice in "
@@ -148,7 +148,14 @@ class Airy(nn.Module):
         (Deciding, "pt2", r"test_exporting.py:\d+: 'return inputs if inputs.sum\(\) > 0 .*data-dependent.*torch.where"),
         (OfOneSize, "pt2", r"it computes only batches of 8 samples; take the size of a batch from"),
         (Structured, "pt2", r"export: the model returns a dict, expected a tensor"),
-        (Airy, "onnx", r"export.format=onnx: ONNX has no operation for aten.special_airy_ai; use export.format=pt2"),
+        pytest.param(
+            *(
+                Airy,
+                "onnx",
+                r"export.format=onnx: ONNX has no operation for aten.special_airy_ai; use export.format=pt2",
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_export_of_what_cannot_be_names_the_operation(tensor_data, tmp_path, model, format, message, capfd):
@@ -160,6 +167,7 @@ def test_export_of_what_cannot_be_names_the_operation(tensor_data, tmp_path, mod
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_export_of_attention_is_that_of_plain_operations(data, tmp_path):
     model = ViT((1, 4, 4), 3, patch=2, width=8, depth=1, heads=2)
     assert export(model, data, tmp_path / "model.pt2", {}, format="pt2").absolute < 1e-5

@@ -105,6 +105,7 @@ def test_many_trials_are_thinned_evenly(study):
     assert thinned(study, trials, 16) == (study, trials)
 
 
+@pytest.mark.slow
 def test_several_objectives_have_a_front(tmp_path):
     metrics = [{"name": "loss"}, {"name": "speed", "goal": "maximize"}]
     parameters = {"lr": {"min": 0.0, "max": 1.0}}
@@ -121,6 +122,7 @@ def test_several_objectives_have_a_front(tmp_path):
     assert "Pareto" in found[0].read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_few_trials_are_drawn_as_far_as_they_go(tmp_path):
     parameters = {"x": {"values": [1, "1", None, [2]]}, "y": {"value": 3}, "z_": {"min": 0, "max": 3}}
     spec = read_spec({"method": "random", "metric": {"name": "$loss_{"}, "parameters": parameters})

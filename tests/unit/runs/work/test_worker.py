@@ -70,7 +70,7 @@ class Failing(Source):
     ("error", "number"),
     [
         (KeyboardInterrupt(), signal.SIGINT),
-        (SystemExit(143), signal.SIGTERM),
+        pytest.param(SystemExit(143), signal.SIGTERM, marks=pytest.mark.slow),
         (StoreError("the database is away"), signal.SIGTERM),
     ],
 )
@@ -83,7 +83,12 @@ def test_runs_of_a_worker_that_fails_do_not_end_as_if_a_person_had_interrupted_t
 
 # A sweep counts an attempt that a signal has cut off as none, and one that an error has cut off as a kill.
 @pytest.mark.parametrize(
-    ("error", "by_signal"), [(KeyboardInterrupt(), True), (SystemExit(143), True), (StoreError("away"), False)]
+    ("error", "by_signal"),
+    [
+        (KeyboardInterrupt(), True),
+        pytest.param(SystemExit(143), True, marks=pytest.mark.slow),
+        (StoreError("away"), False),
+    ],
 )
 def test_tasks_learn_whether_a_signal_ended_their_worker(error, by_signal):
     source = Failing(error)
