@@ -42,9 +42,18 @@ def _words(text: str) -> list[str]:
 
 
 def _rename(visit: Visit) -> Response:
-    """Give runs a display name."""
-    named = [visit.store.rename(run, visit.given("name")) for run in _chosen(visit)]
-    return json_response({"done": "name saved", "name": named[-1].display_name})
+    """Give runs a display name, each only if it still has the one that the writer has seen."""
+    name, seen = visit.given("name"), visit.given("version")
+    for run in _chosen(visit):
+        was = run.display_name
+        try:
+            if seen and seen != version_of(was):
+                raise ChangedError(f"somebody else named the run {was!r}; save again to replace that")
+            name = visit.store.rename(run, visit.given("name"), was=was if seen else None).display_name
+        except ChangedError as error:
+            now = visit.store.get(run.id).display_name
+            return json_response({"error": str(error), "name": now, "version": version_of(now)}, 409)
+    return json_response({"done": "name saved", "name": name, "version": version_of(name)})
 
 
 def _note(visit: Visit) -> Response:

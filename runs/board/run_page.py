@@ -55,7 +55,8 @@ def _run(visit: Visit) -> Response:
     head = {
         "status": _tried(problems, lambda: run.status, "UNREADABLE"),
         "tags": _tried(problems, lambda: run.tags, []),
-        "name": _tried(problems, lambda: run.display_name, ""),
+        "name": (name := _tried(problems, lambda: run.display_name, "")),
+        "name_version": version_of(name),
         "colour": colour_of(_tried([], lambda: run.uid, None) or run.id),
         "followed": run_url(run.id, "head") if tab in _STILL else "",
     }

@@ -397,19 +397,27 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         return self._note(run, replaced)
 
-    def rename(self, run: Run, name: str) -> Run:
+    def rename(self, run: Run, name: str, was: str | None = None) -> Run:
         """Give a run a display name; return the run as it is now. Its ids stay.
 
         Args:
             run: The run.
             name: The name, of at most 200 characters on one line; an empty one removes it.
+            was: The name to replace; by default any.
 
         Raises:
             FilterError: If the name is too long.
+            ChangedError: If the present name differs from `was`; it stays.
             StoreError: If the store cannot be written.
         """
         name = one_line(name)
-        return self._note(run, lambda now: {"display_name": name})
+
+        def renamed(now: Run) -> Mapping[str, Any]:
+            if was is not None and now.display_name != was:
+                raise ChangedError(f"run {run.id} has been named {now.display_name!r} meanwhile; rename it again")
+            return {"display_name": name}
+
+        return self._note(run, renamed)
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.

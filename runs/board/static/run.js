@@ -30,6 +30,7 @@ async function change(path, ...pairs) {
     return found;
   } catch (error) {
     problem.textContent = error.message;
+    if (error.found?.name !== undefined) name.dataset.version = error.found.version; // saving again replaces it
     return null;
   }
 }
@@ -38,6 +39,7 @@ onLook((page) => {
   const found = page?.getElementById("display-name");
   if (!found || name.value !== name.defaultValue) return;
   name.value = name.defaultValue = found.defaultValue;
+  name.dataset.version = found.dataset.version;
 });
 
 document.addEventListener("submit", async (event) => {
@@ -47,8 +49,10 @@ document.addEventListener("submit", async (event) => {
     if (newTags.value.trim() && (await change(`${root}/list/tag`, ["add", newTags.value]))) newTags.value = "";
     return;
   }
-  const found = await change(`${root}/list/rename`, ["name", name.value]);
-  if (found) name.value = name.defaultValue = found.name;
+  const found = await change(`${root}/list/rename`, ["name", name.value], ["version", name.dataset.version]);
+  if (!found) return;
+  name.value = name.defaultValue = found.name;
+  name.dataset.version = found.version;
 });
 
 document.addEventListener("keydown", ({ key, target }) => {

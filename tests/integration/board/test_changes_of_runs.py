@@ -1,6 +1,7 @@
 """Who changed a run: kept in folder and database, and shown on its page."""
 
 import getpass
+import sys
 import threading
 
 import pytest
@@ -12,6 +13,7 @@ from runs.board.visitors import Role
 from runs.stores.authors import MOST_CHANGES, Author
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
+from tests.processes import PIPE, Process
 
 
 def changes_of(where, id="1"):
@@ -73,6 +75,64 @@ def test_changes_are_bounded_and_none_is_lost_between_two_boards(client_of, own_
         assert len(run.changes) == MOST_CHANGES
         assert run.changes[0]["what"].startswith("note: 0 0")
         assert max(len(one["by"]) + len(one["what"]) for one in run.changes) <= 400
+
+
+WRITER = """
+import sys
+from runs.errors import ChangedError
+from runs.stores.opening import open_store
+where, who = sys.argv[1:]
+with open_store(where) as store:
+    run = store.get("1")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for change in (lambda: store.rename(run, who, was=""), lambda: store.write_note(run, who, was="")):
+        try:
+            change()
+            print("won", flush=True)
+        except ChangedError as error:
+            print("told:", error, flush=True)
+    store.tag(run, [who])
+"""
+
+
+def test_of_two_processes_that_change_a_run_at_once_the_second_is_told(own_store):
+    words = [sys.executable, "-c", WRITER, own_store]
+    writers = [Process([*words, who], stdin=PIPE, stdout=PIPE, text=True) for who in ("ann", "bob")]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("now\n")
+        writer.stdin.flush()
+    outcomes = [writer.communicate(timeout=60)[0].splitlines() for writer in writers]
+    with open_store(own_store) as store:
+        run = store.get("1")
+        assert run.tags == ["ann", "bob"]
+        for both, kept in zip(zip(*outcomes, strict=True), (run.display_name, run.note), strict=True):
+            assert sorted(one.partition(":")[0] for one in both) == ["told", "won"]
+            assert both[["ann", "bob"].index(kept)] == "won"
+    assert len(changes_of(own_store)) == 4
+
+
+def test_second_of_two_who_name_a_run_is_told_of_the_first(watched, serve, own_store):
+    first, second = watched(), watched()
+    for one in (first, second):
+        one.page.goto(f"{serve(own_store)}/runs/1?tab=output")
+    second.page.fill("#display-name", "of the second")
+    first.page.fill("#display-name", "of the first")
+    first.page.keyboard.press("Enter")
+    first.page.wait_for_selector("#announce:text('name saved')")
+    second.page.focus("#display-name")
+    second.page.keyboard.press("Enter")
+    second.page.wait_for_selector("#head-problem:has-text(\"somebody else named the run 'of the first'\")")
+    assert second.page.input_value("#display-name") == "of the second"
+    with open_store(own_store) as store:
+        assert store.get("1").display_name == "of the first"
+    second.page.keyboard.press("Enter")
+    second.page.wait_for_selector("#announce:text('name saved')")
+    with open_store(own_store) as store:
+        assert store.get("1").display_name == "of the second"
+    second.errors[:] = [error for error in second.errors if "409" not in error]
 
 
 @pytest.mark.parametrize("changes", ["text", [1, {"what": {"a": 1}}], {"$gt": ""}])
