@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ from runs.board.roots import rooted
 from runs.board.views import CompareView
 from runs.comparison.joining import Ancestry
 from runs.comparison.last_good import last_good
+from runs.query.filters import Question
 from runs.query.flattening import mappings_in
 from runs.stores.run import Run
 from runs.stores.settings import title_of
@@ -21,8 +22,10 @@ from runs.stores.store import Store
 
 __all__ = ["Edge", "Lineage", "Node", "last_good_of", "lineage_of"]
 
-_MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS = 50, 20, 10
-_COLUMNS = ("uid", "parent", "name", "status", "start_time", "display_name")
+_MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS, _MAX_SESSIONS = 50, 20, 10, 10
+# The state that a run was started from.
+_START = "config.checkpoint.resume"
+_COLUMNS = ("uid", "parent", "name", "status", "start_time", "display_name", _START)
 # Size of a node, and distance from one to the next, in pixels.
 _WIDTH, _HEIGHT, _ACROSS, _DOWN = 176, 40, 224, 52
 _MARGIN, _MAX_LABEL = 4, 20
@@ -37,6 +40,7 @@ class Node:
         url: URL of its page.
         run: The run; None for an artifact.
         colour: The run's colour; empty for an artifact.
+        state: The status of an earlier session of the run; by default that of the run.
         rank: Number of its column.
         row: Number of its row.
     """
@@ -45,6 +49,7 @@ class Node:
     url: str
     run: Run | None = None
     colour: str = ""
+    state: str = ""
     rank: int = 0
     row: int = 0
 
@@ -54,6 +59,11 @@ class Node:
         return short_text(self.label, _MAX_LABEL)
 
     @property
+    def kind(self) -> str:
+        """What the second line says: the status of a run or of an earlier session."""
+        return (self.state or self.run.status or "unknown").lower() if self.run else "artifact"
+
+    @property
     def at(self) -> tuple[int, int]:
         """Its left upper corner in pixels."""
         return _MARGIN + self.rank * _ACROSS, _MARGIN + self.row * _DOWN
@@ -61,7 +71,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A step of the lineage: `second` is a fork or a reproduction of `first`, was made by it, or used it."""
+    """A step of the lineage: `second` resumes, forks or reproduces `first`, was made by it, or used it."""
 
     first: Node
     second: Node
@@ -132,7 +142,10 @@ class Lineage:
 
 
 def lineage_of(store: Store, run: Run) -> Lineage:
-    """Return the lineage of a run, of at most 50 nodes: its ancestors, descendants, reproductions and artifacts.
+    """Return the lineage of a run: at most 50 sessions, ancestors, descendants, reproductions and artifacts.
+
+    Beside the run's own record, it reads rows of the index or projected documents, by one query a generation and
+    artifact.
 
     Args:
         store: The store of the run.
@@ -142,6 +155,7 @@ def lineage_of(store: Store, run: Run) -> Lineage:
         StoreError: If the store cannot be read.
     """
     search = _Search(store, run.listed())
+    search.add_sessions()
     search.add_ancestors()
     search.add_reproductions()
     search.add_artifacts()
@@ -159,15 +173,40 @@ class _Search:
         self.found.add_run(run)
 
     def _join(self, first: Run, second: Run) -> None:
-        """Join two runs of the lineage."""
-        verdicts = (*first.reproductions, *second.reproductions)
-        is_one = any(entry.get("by") == second.uid and entry.get("of") == first.uid for entry in verdicts)
-        self.found.join(_key(first), _key(second), "reproduction" if is_one else "fork")
+        """Join two runs of the lineage: a fork starts from a state of its parent, a reproduction where that started."""
+        is_fork = second.get(_START) not in (None, first.get(_START))
+        self.found.join(_key(first), self._first(second), "fork" if is_fork else "reproduction")
+
+    def _first(self, run: Run) -> str:
+        """Return the node that a run begins with: its first session, if that is drawn."""
+        first = _session_key(run, 0)
+        return first if first in self.found.nodes else _key(run)
+
+    def add_sessions(self) -> None:
+        """Add the sessions before the last resume of the run; its own node is the last session."""
+        sessions = self.run.sessions[:-1]
+        self.found.is_cut |= len(sessions) > _MAX_SESSIONS
+        before = None
+        for number, session in list(enumerate(sessions))[-_MAX_SESSIONS:]:
+            place = 0 if before is None else number
+            key = _session_key(self.run, place)
+            state = str(session.get("status") or "unknown")
+            label = f"{title_of(self.run)}, session {number + 1}"
+            self.found.add(key, Node(label, run_url(self.run.id), self.run, colour_of(_key(self.run)), state))
+            if before is not None:
+                self.found.join(before, key, "resume")
+            before = key
+        if before is not None:
+            self.found.join(before, _key(self.run), "resume")
 
     def _runs_of(self, uids: Iterable[Any]) -> dict[str, Run]:
         wanted = [uid for uid in dict.fromkeys(uids) if isinstance(uid, str)][:_MAX_NODES]
-        found = self.store.find({"uid": {"$in": wanted}}, columns=_COLUMNS) if wanted else []
-        return {run.uid: run.listed() for run in found if run.uid}
+        found = self._find({"uid": {"$in": wanted}}) if wanted else []
+        return {run.uid: run for run in found if run.uid}
+
+    def _find(self, document: Mapping[str, Any], sort: str | None = None, limit: int | None = None) -> list[Run]:
+        question = Question.of(document, sort, limit, _COLUMNS)  # no run may have been started from a state
+        return [run.listed() for run in self.store.backend.find(question)]
 
     def add_ancestors(self) -> None:
         for parent, child in Ancestry([self.run]).of(self.run):
@@ -188,7 +227,7 @@ class _Search:
             if not parents:
                 return
             wanted = {"parent": {"$in": list(parents)}}
-            children = [run.listed() for run in self.store.find(wanted, "start_time", _MAX_NODES + 1, _COLUMNS)]
+            children = self._find(wanted, "start_time", _MAX_NODES + 1)
             new = [child for child in children if _key(child) not in self.found.nodes]
             for child in children:
                 if self.found.add_run(child):
@@ -206,13 +245,10 @@ class _Search:
 
     def _add_users(self, name: str, version: int, key: str) -> None:
         """Add the runs that made or used a version of an artifact."""
-        stored = next((one for one in self.store.artifact_versions(name) if one.version == version), None)
-        if stored is None:
-            return
-        pairs = [(uid, key, "made", uid) for uid in stored.made_by] + [
-            (key, uid, "used", uid) for uid in stored.used_by
-        ]
-        others = self._runs_of((*stored.made_by, *stored.used_by))
+        lineage = self.store.artifact_lineage(name, version)
+        pairs = [(uid, key, "made", uid) for uid in lineage.made_by[:_MAX_NODES]]
+        pairs += [(key, uid, "used", uid) for uid in lineage.used_by[:_MAX_NODES]]
+        others = self._runs_of(uid for *_, uid in pairs)
         for first, second, relation, uid in pairs:
             if uid in others and self.found.add_run(others[uid]):
                 self.found.join(first, second, relation)
@@ -220,6 +256,10 @@ class _Search:
 
 def _key(run: Run) -> str:
     return run.uid or run.id
+
+
+def _session_key(run: Run, number: int) -> str:
+    return f"{_key(run)}#{number}"
 
 
 def _versions(run: Run, field: str) -> Iterator[tuple[str, int]]:

@@ -13,6 +13,7 @@ from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_f
 from runs.stores.run import Run, RunStore
 
 if TYPE_CHECKING:
+    from observers.artifacts.store import Lineage as ArtifactLineage
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
@@ -109,6 +110,10 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
         """Return all readable versions of an artifact, oldest first; none for an unknown name."""
+
+    @abc.abstractmethod
+    def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
+        """Return the runs that made and used a version, read without the others; none if it is not there or damaged."""
 
     # ------------------------------------------------------------------ changing
 

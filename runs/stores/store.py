@@ -28,6 +28,7 @@ from runs.stores.trash import Trash
 if TYPE_CHECKING:
     import pandas
 
+    from observers.artifacts.store import Lineage as ArtifactLineage
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
@@ -356,6 +357,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
             name: Name of the artifact, as `artifacts` returns it; an unknown one has no versions.
         """
         return self.backend.artifact_versions(name)
+
+    def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
+        """Return the runs that made and used a version of an artifact; none if it is not there or damaged.
+
+        Args:
+            name: Name of the artifact.
+            version: Number of the version.
+        """
+        return self.backend.artifact_lineage(name, version)
 
     # ------------------------------------------------------------------ notes
 

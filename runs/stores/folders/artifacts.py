@@ -5,13 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.artifacts.store import ArtifactStore
+from observers.artifacts.store import ArtifactStore, Lineage
 from observers.artifacts.version import ArtifactFile, ArtifactVersion
 from observers.errors import ArtifactError
 from runs.errors import StoreError
 from runs.stores.content import Content, StoredArtifact
 
-__all__ = ["versions_in_folder"]
+__all__ = ["lineage_in_folder", "versions_in_folder"]
+
+
+def lineage_in_folder(folder: Path, name: str, version: int) -> Lineage:
+    """Return the runs that made and used a version; none if it is not there or damaged.
+
+    Args:
+        folder: The folder of runs.
+        name: Name of the artifact, which a record may have made up.
+        version: Number of the version.
+    """
+    try:
+        return ArtifactStore(folder).lineage(name, version)
+    except (ArtifactError, OSError, ValueError):  # such as a name that would lead out of the folder
+        return Lineage((), ())
 
 
 def versions_in_folder(folder: Path, name: str) -> list[StoredArtifact]:

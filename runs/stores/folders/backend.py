@@ -33,6 +33,7 @@ from runs.stores.folders.run import FolderRun
 from runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
+    from observers.artifacts.store import Lineage as ArtifactLineage
     from runs.stores.content import StoredArtifact
 
 __all__ = ["FolderBackend"]
@@ -143,6 +144,11 @@ class FolderBackend(Backend):
         from runs.stores.folders.artifacts import versions_in_folder
 
         return versions_in_folder(self.folder, name)
+
+    def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
+        from runs.stores.folders.artifacts import lineage_in_folder
+
+        return lineage_in_folder(self.folder, name, version)
 
     # ------------------------------------------------------------------ changing
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from observers.artifacts.store import Lineage
 from observers.mongo.documents import restore
 from runs.query.flattening import mappings_in
 from runs.stores.content import Content, StoredArtifact
 from runs.stores.mongo.database import Document, MongoDatabase
 from runs.stores.mongo.documents import plain
 
-__all__ = ["versions_in_database"]
+__all__ = ["lineage_in_database", "versions_in_database"]
 
 
 def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact]:
@@ -27,6 +28,23 @@ def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact
     with mongo.errors():
         documents = list(mongo.collections.artifacts.find({"name": name}, sort=[("version", 1)]))
     return [_stored(mongo, document) for document in documents]
+
+
+def lineage_in_database(mongo: MongoDatabase, name: str, version: int) -> Lineage:
+    """Return the runs that made and used a version of an artifact; none if it is not there.
+
+    Args:
+        mongo: The database.
+        name: Name of the artifact.
+        version: Number of the version.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
+    with mongo.errors():
+        wanted = {"name": name, "version": version}
+        found = mongo.collections.artifacts.find_one(wanted, {"made_by": 1, "used_by": 1}) or {}
+    return Lineage(_texts(found, "made_by"), _texts(found, "used_by"))
 
 
 def _stored(mongo: MongoDatabase, document: Document) -> StoredArtifact:

@@ -40,6 +40,7 @@ from runs.stores.run import COPYING, Run
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
+    from observers.artifacts.store import Lineage as ArtifactLineage
     from observers.record.points.points import Series
     from runs.stores.content import StoredArtifact
 
@@ -266,6 +267,11 @@ class MongoBackend(Backend):
         from runs.stores.mongo.artifacts import versions_in_database
 
         return versions_in_database(self.mongo, name)
+
+    def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
+        from runs.stores.mongo.artifacts import lineage_in_database
+
+        return lineage_in_database(self.mongo, name, version)
 
     # ------------------------------------------------------------------ changing
 

@@ -1,6 +1,7 @@
 """Runs that come from others: their curves, their lineage, and the last good run."""
 
 import json
+import shutil
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,8 @@ from experiments import Experiment
 from observers import FileObserver
 from runs.__main__ import main
 from runs.board.lineage import lineage_of
+from runs.stores.folders.run import FolderRun
+from runs.stores.mongo.run import MongoRun
 from runs.stores.opening import open_store
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import assert_accessible, drawn, panel
@@ -221,6 +224,51 @@ def test_lineage_has_forks_reproductions_and_artifacts(client_of, kin):
         in text
     )
     assert "/artifacts/data#v1" in client_of(kin).get("/runs/7").text
+
+
+def test_sessions_of_a_resumed_run_are_nodes_before_its_forks(client_of, family_folder, tmp_path, mongo_url):
+    folder = shutil.copytree(family_folder, tmp_path / "store")
+    path = folder / "2" / "run.json"
+    document = json.loads(path.read_text())
+    sessions = [{"start_time": document["start_time"], "status": status} for status in ("DEAD", "INTERRUPTED", "x")]
+    path.write_text(json.dumps({**document, "sessions": sessions}))
+    expected = {
+        ("run 1", "fork", "run 2, session 1"),
+        ("run 2, session 1", "resume", "run 2, session 2"),
+        ("run 2, session 2", "resume", "run 2"),
+        ("run 2", "fork", "run 3"),
+    }
+    for where in (str(folder), next(copied := database_of(folder, mongo_url))):
+        with open_store(where) as store:
+            assert edges_of(store, "2") == expected
+            ranks = {node.label: node.rank for node in lineage_of(store, store.get("2")).nodes.values()}
+            assert ranks == {"run 1": 0, "run 2, session 1": 1, "run 2, session 2": 2, "run 2": 3, "run 3": 4}
+        text = client_of(where).get("/runs/2").text
+        assert '<text class="kind" x="254" y="37">dead</text>' in text
+        assert "<td>resume</td>" in text
+    assert list(copied) == []
+    path.write_text(json.dumps({**document, "sessions": [{}, "x", *sessions * 5]}))
+    with open_store(folder) as store:
+        found = lineage_of(store, store.get("2"))
+        assert (len([edge for edge in found.edges if edge.relation == "resume"]), found.is_cut) == (10, True)
+
+
+def test_lineage_reads_no_document_of_another_run(kin, monkeypatch):
+    with open_store(kin) as store:
+        run, read = store.get("1"), []
+        for kind in (FolderRun, MongoRun):
+            document = kind.document
+
+            def counted(self, document=document):
+                read.append(self.id)
+                return document.func(self)
+
+            monkeypatch.setattr(kind, "document", property(counted))
+        for id in ("1", "6"):
+            run = store.get(id)
+            read.clear()
+            lineage_of(store, run)
+            assert set(read) == {id}
 
 
 def test_lineage_of_many_says_that_there_are_more(client_of, tmp_path):
