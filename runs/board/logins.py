@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import html
 import ipaddress
 import logging
-from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -52,7 +52,7 @@ async def read_body(request: Request) -> dict[str, list[str]]:
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Pass:
     """A visitor who presented a token, and the cookie that replaces it."""
 
@@ -172,7 +172,8 @@ class Login:
     def _pass_of_named(self, token: NamedToken) -> _Pass:
         """Return the pass of a named token: its cookie is the digest, signed with the secret of this board."""
         signed = hmac.new(self._policy.session.encode(), token.digest.encode(), hashlib.sha256).hexdigest()
-        return _Pass(self._capped(token.name, token.role, "token"), signed)
+        visitor = dataclasses.replace(self._capped(token.name, token.role, "token"), account=token.user)
+        return _Pass(visitor, signed)
 
     def _let_in(self, response: Response, shown: _Pass) -> Response:
         is_secure = self._policy.is_secure

@@ -22,7 +22,7 @@ from runs.errors import ComparisonError, FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, short_name
 from runs.query.texts import is_number
 from runs.stores.run import Run
-from runs.stores.settings import show, telling_settings
+from runs.stores.settings import telling_settings
 
 __all__ = ["ROUTES"]
 
@@ -88,9 +88,7 @@ def _runs(visit: Visit) -> Response:
     finally:
         visit.store.max_age_s = 0.0
     first = first_panels(view, shown.url, shown.sections)
-    user = visit.board.visitor.name
-    mine = f"user={show(user)}" if user else ""
-    common = {"view": view, "problem": problem, "first": first, "max_drawn": MAX_DRAWN, "mine": mine}
+    common = {"view": view, "problem": problem, "first": first, "max_drawn": MAX_DRAWN}
     return visit.render("runs.html", 400 if problem else 200, **common, **vars(shown))
 
 

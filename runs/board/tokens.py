@@ -27,7 +27,7 @@ _FORMAT = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_TOKENS, _MAX_BYTES = 1_000, 2**20
-_SECRET_BYTES = 32
+_SECRET_BYTES, _MAX_USER = 32, 200
 
 
 def default_tokens() -> Path:
@@ -53,12 +53,14 @@ class NamedToken:
         digest: SHA-256 of the secret. The secret is 256 random bits, so there is nothing to guess, and a slow hash such
             as scrypt, made for passwords, would only slow down the board.
         created: When it was added, in ISO 8601.
+        user: The account that its visitor's runs are recorded with; empty if that is the name.
     """
 
     name: str
     role: Role
     digest: str
     created: str
+    user: str = ""
 
     def opens_with(self, secret: str) -> bool:
         """Tell, in constant time, whether a secret is that of the token.
@@ -83,7 +85,8 @@ class NamedToken:
             raise ValueError(f"the entry of {name!r} is damaged")
         if not _DIGEST.fullmatch(str(entry.get("sha256"))):
             raise ValueError(f"the entry of {name!r} is damaged")
-        return cls(name, Role[entry["role"].upper()], entry["sha256"], str(entry.get("created", "")))
+        created, user = str(entry.get("created", "")), str(entry.get("user", ""))
+        return cls(name, Role[entry["role"].upper()], entry["sha256"], created, user)
 
 
 _WORDS = [role.word for role in Role]
@@ -132,16 +135,19 @@ class TokenFile:
         if status.st_uid not in (0, os.geteuid()):
             raise ServerError(f"{self.path} belongs to another user; expected a file of your own")
 
-    def add(self, name: str, role: Role) -> str:
+    def add(self, name: str, role: Role, user: str = "") -> str:
         """Add a token; return its secret, which nothing can show again.
 
         Args:
             name: Its name, of at most 40 letters, digits, `.`, `_` and `-`.
             role: Permissions.
+            user: The account that its visitor's runs are recorded with; by default the name.
 
         Raises:
-            ServerError: If the name is invalid or taken.
+            ServerError: If the name is invalid or taken, or the account is none.
         """
+        if len(user) > _MAX_USER or not user.isprintable():
+            raise ServerError(f"got the user {user[:80]!r}, expected at most {_MAX_USER} printable characters")
         if not _NAME.fullmatch(name):
             raise ServerError(
                 f"got the name {name!r}, expected 1 to 40 letters, digits, . _ -, a letter or digit first"
@@ -153,7 +159,7 @@ class TokenFile:
             if len(tokens) >= _MAX_TOKENS:
                 raise ServerError(f"{self.path} has {len(tokens)} tokens, which is the maximum; revoke some first")
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            tokens[name] = NamedToken(name, role, _digest(secret), created)
+            tokens[name] = NamedToken(name, role, _digest(secret), created, user)
         return secret
 
     def revoke(self, name: str) -> None:
@@ -183,6 +189,7 @@ class TokenFile:
                 yield tokens
                 entries = {
                     token.name: {"role": token.role.word, "sha256": token.digest, "created": token.created}
+                    | ({"user": token.user} if token.user else {})
                     for token in tokens.values()
                 }
                 with replacing(self.path) as stream:

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 
 from runs.stores.authors import Author
+from runs.stores.settings import show
 
 __all__ = ["Role", "Visitor", "user_of_board"]
 
@@ -33,11 +34,19 @@ class Visitor:
         name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
         role: Permissions.
         via: How the board knows the name: `board`, `token` or `proxy`.
+        account: The user who records the visitor's runs; empty if that is the name.
     """
 
     name: str = ""
     role: Role = Role.READ
     via: str = ""
+    account: str = ""
+
+    @property
+    def mine(self) -> str:
+        """The condition of the visitor's own runs; empty before the login."""
+        user = self.account or self.name
+        return f"user={show(user)}" if user else ""
 
     @property
     def author(self) -> Author:

@@ -22,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="name of the token, such as that of its user")
     help = "permissions: read; note, for tags, notes and views; write, to delete runs as well (read)"
     parser.add_argument("--role", choices=_ROLES, metavar="|".join(_ROLES), help=help)
+    help = "account that the visitor records runs with, for Mine (NAME)"
+    parser.add_argument("--user", metavar="ACCOUNT", help=help)
     help = "file of the tokens (sacristan/tokens.json in your folder of settings)"
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=help)
 
@@ -35,13 +37,13 @@ def main(arguments: argparse.Namespace) -> int:
     file = TokenFile(arguments.tokens or default_tokens())
     if arguments.action == "add":
         role = Role[(arguments.role or "read").upper()]
-        print(file.add(arguments.name, role), flush=True)
+        print(file.add(arguments.name, role, arguments.user or ""), flush=True)
     elif arguments.action == "revoke":
         file.revoke(arguments.name)
         print_text(f"token {arguments.name} is revoked")
     elif tokens := file.tokens():
-        rows = [[Cell(one.name), Cell(one.role.word), Cell(one.created)] for one in tokens]
-        print_table([Column("name", is_kept=True), Column("role"), Column("created")], rows)
+        rows = [[Cell(one.name), Cell(one.role.word), Cell(one.user or one.name), Cell(one.created)] for one in tokens]
+        print_table([Column("name", is_kept=True), Column("role"), Column("user"), Column("created")], rows)
     else:
         print_text(f"there are no tokens in {file.path}")
     return 0
@@ -53,5 +55,6 @@ def _check(arguments: argparse.Namespace) -> None:
         arguments.parser.error(f"got the name {arguments.name!r}; tokens list takes none")
     if arguments.action != "list" and not arguments.name:
         arguments.parser.error(f"tokens {arguments.action} needs the NAME of a token")
-    if arguments.action != "add" and arguments.role:
-        arguments.parser.error(f"tokens {arguments.action} takes no --role")
+    for option in ("role", "user"):
+        if arguments.action != "add" and getattr(arguments, option):
+            arguments.parser.error(f"tokens {arguments.action} takes no --{option}")

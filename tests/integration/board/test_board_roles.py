@@ -143,6 +143,28 @@ def test_tokens_are_added_listed_and_revoked(tmp_path, monkeypatch, capsys):
     assert "tokens revoke needs the NAME of a token" in capsys.readouterr().err
 
 
+def test_mine_is_the_account_that_a_token_names(client_of, own_store, file, capsys):
+    with open_store(own_store) as store:
+        account = store.get("1").document["host"]["user"]
+    stores = {"one": own_store, "two": own_store}
+    words = ["tokens", "add", "ann", "--user", account, "--tokens", str(file.path)]
+    assert main(words) == 0
+    ann = capsys.readouterr().out.strip()
+    assert main(["tokens", "list", "--tokens", str(file.path)]) == 0
+    assert re.search(rf"ann +read +{account}", capsys.readouterr().out)
+    for client, path in ((client_of(own_store, tokens=file), "/runs"), (client_of(stores, tokens=file), "/all")):
+        for secret, user, count in ((ann, account, 4), (file.add(f"bob-{path[1:]}", Role.READ), f"bob-{path[1:]}", 0)):
+            client.get(path, params={"token": secret})
+            [mine] = re.findall(r'id="mine"[^>]* href="([^"]*)"', client.get(path).text)
+            assert mine == f"{path}?where=user%3D{user}"
+            rows = set(re.findall(r'<a href="[^"]*/runs/(\d+)"', client.get(mine).text))
+            assert len(rows) == count
+    with pytest.raises(ServerError, match="got the user 'a"):
+        file.add("eve", Role.READ, "a\nb")
+    with pytest.raises(SystemExit):
+        main(["tokens", "list", "--user", "x"])
+
+
 def test_running_board_obeys_the_command_line_and_logs_no_token(recorded, file, own_folder_of_settings):
     command = [sys.executable, "-m", "runs"]
     secret = file.add("ann", Role.READ)
