@@ -18,6 +18,7 @@ from runs.board.run_charts import chart_document
 from runs.board.views import RunsView
 from runs.board.visits import Visit, page
 from runs.comparison.expressions import Quantity, split_quantities
+from runs.comparison.kept_curves import KeptCurves
 from runs.comparison.panels import make_panel
 from runs.drawing.curve import Curve, Panel
 from runs.errors import FilterError, PlotError
@@ -110,10 +111,10 @@ def _panel(visit: Visit) -> Response:
         return numbers_response(chart_document(visit, view, chart))
     runs = _drawn_runs(visit, view)
     # First, as `make_panel` copies the runs with all that they hold.
-    visit.store.prefetch(runs, ["uid", "status", "start_time", "display_name"])
+    visit.store.prefetch(runs, ["uid", "status", "start_time", "display_name", "heartbeat", "stop_time"])
     colours = colours_of(runs)
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
-    panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")))
+    panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")), visit.board.curves)
     return numbers_response(
         {
             "metric": panel.metric,
@@ -137,12 +138,17 @@ def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
 
 
 def _made(
-    visit: Visit, view: RunsView, runs: Sequence[Run], num_points: int, bounds: tuple[float | None, float | None]
+    visit: Visit,
+    view: RunsView,
+    runs: Sequence[Run],
+    num_points: int,
+    bounds: tuple[float | None, float | None],
+    kept: KeptCurves | None = None,
 ) -> Panel:
     title = visit.asked("panel")
     metrics = _quantities(title, runs)
     labels = {} if view.group or not runs else visit.board.labels.of(runs)
-    return make_panel(title, metrics, runs, view.plot(num_points, bounds), labels)
+    return make_panel(title, metrics, runs, view.plot(num_points, bounds), labels, kept)
 
 
 def _quantities(title: str, runs: Sequence[Run]) -> list[str]:

@@ -20,6 +20,7 @@ from runs.board.pool import StorePool
 from runs.board.rendering import render
 from runs.board.roots import root
 from runs.board.visitors import Role, Visitor
+from runs.comparison.kept_curves import KeptCurves
 from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from runs.stores.store import Store
 from runs.sweeps.views.reading import SweepReader
@@ -43,6 +44,7 @@ class Board:
         visitor: Who sends the request.
         sweeps: Reads sweeps.
         labels: Labels of runs.
+        curves: Curves of runs.
     """
 
     pool: StorePool
@@ -51,6 +53,7 @@ class Board:
     visitor: Visitor = dataclasses.field(default_factory=Visitor)
     sweeps: SweepReader = dataclasses.field(default_factory=SweepReader)
     labels: RunLabels = dataclasses.field(default_factory=RunLabels)
+    curves: KeptCurves = dataclasses.field(default_factory=KeptCurves)
 
     @property
     def where(self) -> str:

@@ -13,6 +13,7 @@ from runs.comparison.curves import mean_curve, smooth
 from runs.comparison.expressions import Quantity
 from runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
 from runs.comparison.joining import Ancestry, run_curve
+from runs.comparison.kept_curves import KeptCurves, ThinCurve
 from runs.drawing.curve import Curve, Panel, panelled, thin
 from runs.errors import PlotError
 from runs.stores.prefetching import prefetch
@@ -79,7 +80,12 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
 
 
 def make_panel(
-    title: str, metrics: Sequence[str], runs: Sequence[Run], view: View, labels: Mapping[Run, str] | None = None
+    title: str,
+    metrics: Sequence[str],
+    runs: Sequence[Run],
+    view: View,
+    labels: Mapping[Run, str] | None = None,
+    kept: KeptCurves | None = None,
 ) -> Panel:
     """Return one panel of all metrics; see `make_panels`.
 
@@ -87,6 +93,7 @@ def make_panel(
         title: The title, which labels need not repeat.
         metrics, runs, view: See `make_panels`.
         labels: Labels of the runs; by default those of `run_labels`, which reads the configs of all runs.
+        kept: Curves of earlier panels, and of this one for later panels.
 
     Raises:
         PlotError, ComparisonError, StoreError: See `make_panels`.
@@ -111,7 +118,7 @@ def make_panel(
         if view.by:
             drawn, new = _means(members, quantity, view, finish)
         else:
-            drawn, new = _singles(members, quantity, view, labels, finish)
+            drawn, new = _singles(members, quantity, view, labels, finish, kept)
         if lacking := [run.id for run in runs if run not in set(members)]:
             new.append(f"without {metric}: {_listed(lacking)}")
         new += finish.notes(metric)
@@ -150,14 +157,21 @@ class _Finishing:
         self._num_not_finite = self._num_below = 0
         self._is_any_above = False
 
-    def __call__(self, curve: Curve) -> Curve:
+    def thin(self, curve: Curve) -> ThinCurve:
+        """Return a curve with as many points as the view draws."""
         values = curve.y if curve.raw is None else curve.raw
-        is_finite = np.isfinite(values)
-        self._num_not_finite += int((~is_finite).sum())
+        is_finite, is_above = np.isfinite(values), values > 0
+        thinned = thin(curve, self._view.num_points, *self._view.between)
+        num_below = int((values <= 0).sum())
+        return ThinCurve(thinned, int((~is_finite).sum()), num_below, bool((is_above & is_finite).any()))
+
+    def count(self, thinned: ThinCurve) -> Curve:
+        """Count the gaps of a curve that is drawn."""
+        self._num_not_finite += thinned.num_not_finite
         if self._view.log_y:
-            self._num_below += int((values <= 0).sum())
-            self._is_any_above |= bool((values[is_finite] > 0).any())
-        return thin(curve, self._view.num_points, *self._view.between)
+            self._num_below += thinned.num_below
+            self._is_any_above |= thinned.is_any_above
+        return thinned.curve
 
     def notes(self, metric: str) -> list[str]:
         """Return notes on the gaps; raise a PlotError if no value suits a logarithmic axis."""
@@ -168,18 +182,34 @@ class _Finishing:
 
 
 def _singles(
-    runs: Sequence[Run], quantity: Quantity, view: View, labels: Mapping[Run, str], finish: _Finishing
+    runs: Sequence[Run],
+    quantity: Quantity,
+    view: View,
+    labels: Mapping[Run, str],
+    finish: _Finishing,
+    kept: KeptCurves | None,
 ) -> tuple[list[Curve], list[str]]:
     ancestry = Ancestry(runs if view.joined else ())
 
     def read(run: Run) -> Series | None:
         return next(series for _, series in quantity.each_series([run])) if quantity.is_of(run) else None
 
-    curves, joined = [], []
-    for run, series in quantity.each_series(runs):
-        pieces = ancestry.pieces(run, series, read)
-        curve = smooth(run_curve(pieces, labels[run], view.x), view.smoothing)
-        curves.append(dataclasses.replace(finish(curve), key=run.id))
+    # The curve of a fork changes with its ancestors.
+    kept = KeptCurves(0) if kept is None or view.joined else kept
+    how = (view.x, view.smoothing, view.num_points, view.between)
+    keys = dict(zip(runs, kept.keys(runs, quantity, how), strict=True))
+    known = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
+    fresh = quantity.each_series([run for run in runs if run not in known])
+    curves: list[Curve] = []
+    joined: list[str] = []
+    for run, key in keys.items():
+        thinned = known.get(run)
+        if thinned is None:
+            pieces = ancestry.pieces(run, next(fresh)[1], read)
+            thinned = finish.thin(smooth(run_curve(pieces, "", view.x), view.smoothing))
+            kept.keep(key, thinned)
+        curve = dataclasses.replace(finish.count(thinned), label=labels[run], key=run.id)
+        curves.append(curve)
         joined += [run.id] if curve.own_from is not None else []
     notes = [f"smoothing {view.smoothing:g}"] if view.smoothing else []
     return curves, [*notes, f"dashed: the points before the start of {_listed(joined)}"] if joined else notes
@@ -203,7 +233,9 @@ def _means(runs: Sequence[Run], quantity: Quantity, view: View, finish: _Finishi
         curve, counts = _mean(group, singles, view)
         least, most = int(counts.min(initial=len(group.repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
-        curves.append(dataclasses.replace(finish(curve), label=f"{group.label} ({count})", key=group.label))
+        curves.append(
+            dataclasses.replace(finish.count(finish.thin(curve)), label=f"{group.label} ({count})", key=group.label)
+        )
         if least < most:
             varies = True
             changes.append(f"{group.label}: {_changes(curve.x, counts, view.x)}")

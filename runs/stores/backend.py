@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -100,6 +100,10 @@ class Backend(abc.ABC):
         """
         for run in runs:
             yield run, run._series(metric)
+
+    @abc.abstractmethod
+    def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
+        """Return for each run a value that changes with the points of a metric; see `Store.points_versions`."""
 
     # ------------------------------------------------------------------ versions of artifacts
 

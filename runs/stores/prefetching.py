@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from runs.stores.run import Run
@@ -11,7 +11,7 @@ from runs.stores.run import Run
 if TYPE_CHECKING:
     from observers.record.points.points import Series
 
-__all__ = ["each_series", "prefetch"]
+__all__ = ["each_series", "points_versions", "prefetch"]
 
 
 def prefetch(runs: Iterable[Run], names: Sequence[str]) -> None:
@@ -41,3 +41,17 @@ def each_series(runs: Iterable[Run], metric: str) -> Iterator[tuple[Run, Series]
     for store, of_store in itertools.groupby(runs, lambda run: run.store):
         for run, series in store.each_series(list(of_store), metric):
             yield run, run.metric(metric) if series is None else series
+
+
+def points_versions(runs: Iterable[Run], metric: str) -> list[Hashable | None]:
+    """Return for each run a value that changes with the points of a metric; see `Store.points_versions`.
+
+    Args:
+        runs: Runs of one or several stores.
+        metric: Name of the metric.
+
+    Raises:
+        StoreError: If a store cannot be read.
+    """
+    grouped = itertools.groupby(runs, lambda run: run.store)
+    return [version for store, of_store in grouped for version in store.points_versions(list(of_store), metric)]

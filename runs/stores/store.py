@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -343,6 +343,18 @@ class Store(contextlib.AbstractContextManager["Store"]):
             The run and its points; None where it lacks the metric.
         """
         return self.backend.each_series(runs, metric)
+
+    def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
+        """Return for each run a value that changes when points of a metric are added, removed or replaced.
+
+        Args:
+            runs: Runs of this store.
+            metric: Name of the metric.
+
+        Returns:
+            The values; None where points may change unnoticed, as those of a run that is logging.
+        """
+        return self.backend.points_versions(runs, metric)
 
     # ------------------------------------------------------------------ versions of artifacts
 

@@ -18,12 +18,12 @@ from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOL, SPOOLED
 
-__all__ = ["look", "scan", "was_touched_just_now"]
+__all__ = ["COARSE_NS", "look", "scan", "was_touched_just_now"]
 
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
 # File times are as coarse as two seconds on some file systems, and clocks of servers differ: a file read sooner after
 # its change may change again without a trace.
-_COARSE_NS = 2 * 10**9
+COARSE_NS = 2 * 10**9
 
 
 def scan(store: Path) -> Iterator[tuple[str, str]]:
@@ -108,4 +108,4 @@ def was_touched_just_now(stamp: str) -> bool:
     """Tell whether a run changed so recently that its stamp might miss another change."""
     if stamp.startswith("error"):
         return True
-    return max(map(int, stamp.split()[:4])) > time.time_ns() - _COARSE_NS
+    return max(map(int, stamp.split()[:4])) > time.time_ns() - COARSE_NS

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_f
 from runs.stores.folders.adding import move_in
 from runs.stores.folders.leftovers import INCOMING
 from runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
-from runs.stores.folders.run import FolderRun
+from runs.stores.folders.run import FolderRun, version_of_points
 from runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ class FolderBackend(Backend):
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
         self._update(max(_FRESH_S, self.store.max_age_s, max_age_s))
         return self.index.problems()
+
+    def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
+        return [version_of_points(self.folder / run.id) for run in runs]
 
     # ------------------------------------------------------------------ versions of artifacts
 

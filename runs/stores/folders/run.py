@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,10 +17,13 @@ from observers.record.json_text import parse_json
 from observers.record.media_files import media_path
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
+    CHILD_POINTS,
     CONFIG,
     INFO,
+    LIVE,
     MEDIA,
     MEDIA_FOLDER,
+    NAMES,
     NOTES,
     OUTPUT,
     POINTS,
@@ -28,6 +32,7 @@ from observers.record.schema import (
     RUN,
     SACRED_METRICS,
     SUMMARY,
+    SUMS,
     VALUES,
     checkpoint_files,
     newer_format,
@@ -40,6 +45,7 @@ from runs.errors import StoreError, naming_os_errors
 from runs.query.flattening import list_of, mapping_of
 from runs.query.index.fields import summary_of
 from runs.query.index.folders import has_record
+from runs.query.index.scanning import COARSE_NS
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.content import Content, Medium, missing_content
@@ -49,7 +55,7 @@ if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points.points import Series
 
-__all__ = ["FolderRun"]
+__all__ = ["FolderRun", "version_of_points"]
 
 # Files of the parts of a record.
 _FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
@@ -102,7 +108,8 @@ class FolderRun(Run):
         return part
 
     def _true_status(self) -> str:
-        return true_status(self.document, read_lease(self.folder)) or ""
+        lease = self.lease if self.document.get("status", "RUNNING") == "RUNNING" else None
+        return true_status(self.document, lease) or ""
 
     @property
     def lease(self) -> dict[str, Any] | None:
@@ -252,6 +259,28 @@ class FolderRun(Run):
                 return open_regular(target)
 
         return Content(name, open_, md5)
+
+
+def version_of_points(folder: Path) -> Hashable | None:
+    """Return a value that changes with the points in a run's folder.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        The value; None where points may change unnoticed: in a file mapped into memory or changed just now.
+    """
+    # Plain texts: making pathlib's objects takes longer than looking.
+    if any(os.path.lexists(f"{folder}/{name}") for name in (LIVE, CHILD_POINTS)):
+        return None
+    stats = []
+    for name in (POINTS, NAMES, SUMS, SACRED_METRICS):
+        with contextlib.suppress(OSError):
+            status = os.stat(f"{folder}/{name}")  # noqa: PTH116
+            if status.st_mtime_ns > time.time_ns() - COARSE_NS:
+                return None
+            stats.append((name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return tuple(stats) or None
 
 
 def _lines_of(path: Path) -> list[bytes]:

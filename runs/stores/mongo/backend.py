@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from runs.stores.mongo.database import BATCH, Document, MongoDatabase
 from runs.stores.mongo.documents import plain, projection_of, row_in, value_at
 from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo.messages import MessageNotes
-from runs.stores.mongo.prefetching import prefetch_from, series_from
+from runs.stores.mongo.prefetching import points_versions_in, prefetch_from, series_from
 from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo.run import MongoRun
 from runs.stores.run import COPYING, Run
@@ -224,6 +224,9 @@ class MongoBackend(Backend):
 
     def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
         yield from series_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
+
+    def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
+        return points_versions_in(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
 
     # ------------------------------------------------------------------ fields
 

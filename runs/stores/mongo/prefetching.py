@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from observers.mongo.run_document import exact_time
@@ -18,9 +18,10 @@ from runs.stores.run import PARTS
 if TYPE_CHECKING:
     from observers.record.points.points import Series
 
-__all__ = ["prefetch_from", "series_from"]
+__all__ = ["points_versions_in", "prefetch_from", "series_from"]
 
 _META = "meta"
+_OF_VERSION = ("uid", "status", "heartbeat", "stop_time")
 # Runs per query: for fields, for facts about points, and for points, which are all held at once.
 _BATCH, _BATCH_OF_SERIES, _HELD = 500, 64, 8
 
@@ -75,6 +76,8 @@ def _hold(run: MongoRun, document: Document, parts: Sequence[str], fields: Seque
     has_meta = any(name.partition(".")[0] == _META for name in fields)
     exact = run.with_exact_entries(document, [_META]) if has_meta else document
     run.hold({**row_in(exact, fields), **_exact_times(document, fields)})
+    if "start_time" in fields:
+        run.hold_start(document)
     for part in parts:
         with contextlib.suppress(StoreError):  # the run reports it when asked
             run.hold_part(part, document)
@@ -113,12 +116,44 @@ def series_from(
     for batch in _batches(runs, _BATCH_OF_SERIES):
         query = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
         with mongo.errors():
-            for run, document in _documents_of(mongo, batch, {"start_time": 1}):
-                run.hold_start(document)
+            if without := [run for run in batch if not run.holds_start]:
+                for run, document in _documents_of(mongo, without, {"start_time": 1}):
+                    run.hold_start(document)
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", query)}
         for held in _batches(batch, _HELD):
             for run, first in _documents_of_series(mongo, held, metric):
                 yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
+
+
+def points_versions_in(mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str) -> list[Hashable | None]:
+    """Return for each run a value that changes with the points of a metric; see `Store.points_versions`.
+
+    A run that was resumed may have as many points as before, but another heartbeat.
+
+    Args:
+        mongo: The database.
+        runs: Runs of the database.
+        metric: Name of the metric.
+
+    Raises:
+        StoreError: If the database cannot be read.
+    """
+    prefetch_from(mongo, runs, _OF_VERSION)
+    query = {"run_id": {"$in": [run.key for run in runs]}, "name": metric}
+    of_chunks = [{"$match": query}, {"$group": {"_id": "$run_id", "count": {"$sum": "$count"}}}]
+    with mongo.errors():
+        counts = {
+            _place(one["run_id"]): one.get("count") for one in mongo.metrics.find(query, {"run_id": 1, "count": 1})
+        }
+        more = {_place(one["_id"]): one["count"] for one in mongo.chunks.aggregate(of_chunks)}
+
+    def version(run: MongoRun) -> Hashable | None:
+        place = _place(run.key)
+        if run.is_living or counts.get(place) is None:  # stock Sacred does not count
+            return None
+        return (*(str(run.get(name)) for name in _OF_VERSION), counts[place], more.get(place, 0))
+
+    return [version(run) for run in runs]
 
 
 def _documents_of_series(

@@ -301,6 +301,11 @@ class MongoRun(Run):
         start = document.get("start_time")
         return start if isinstance(start, datetime) else without_zone(self.start_time)
 
+    @property
+    def holds_start(self) -> bool:
+        """True if the start is known without a query."""
+        return "_start" in self.__dict__
+
     def hold_start(self, document: Mapping[str, Any]) -> None:
         """Keep the start in a document, which has `start_time`, for later."""
         self._start = self._start_in(document)

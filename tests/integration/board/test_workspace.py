@@ -5,6 +5,7 @@ import csv
 import json
 import shutil
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,34 @@ def test_more_runs_are_compared_by_no_more_queries(client_of, recorded_database,
     client.get(path, params={"run": ["1", "2", "3", "4"], "panel": "val/accuracy"})
     # Another panel of the same runs reads no configs for their labels.
     assert len(commands.names) == len(asked[2]) - (path == "/workspace/panel")
+
+
+def test_curves_of_a_database_follow_their_points(client_of, twenty, mongo_url):
+    with contextlib.closing(database_of(twenty, mongo_url)) as stores, pymongo.MongoClient(mongo_url) as mongo:
+        where = next(stores)
+        client, database = client_of(where), mongo[where.rpartition("/")[2]]
+
+        def values():
+            return panel(client, "loss", run="14")[1]["curves"][0]["y"]
+
+        def change(number):
+            new = {"values": [number] * 3}
+            assert database.metrics.update_one({"run_id": 14, "name": "loss"}, {"$set": new}).modified_count
+
+        assert values() == [14] * 3
+        change(1.0)
+        assert values() == [14] * 3  # nobody but a run that is resumed changes points
+        database.runs.update_one({"_id": 14}, {"$currentDate": {"heartbeat": True}})
+        assert values() == [1] * 3
+        database.runs.update_one({"_id": 14}, {"$set": {"status": "RUNNING", "lease": None}, "$unset": {"uid": 1}})
+        for number in (2.0, 3.0):
+            change(number)
+            assert values() == [number] * 3
+        database.runs.update_one({"_id": 14}, {"$set": {"status": "COMPLETED"}})
+        assert values() == [3] * 3
+        more = {"$push": {"values": 4.0, "steps": 3, "timestamps": datetime.now(UTC)}, "$inc": {"count": 1}}
+        database.metrics.update_one({"run_id": 14, "name": "loss"}, more)  # delivered after the end
+        assert values() == [3, 3, 3, 4]
 
 
 @pytest.fixture(scope="module", params=["folder", "database"])
