@@ -20,6 +20,7 @@ __all__ = ["READERS", "is_known", "reader_for", "readers"]
 READERS = {
     "mlflow": "mlflow_stores",
     "wandb": "wandb_files",
+    "aim": "aim_repositories",
     "comet": "comet_files",
     "clearml": "clearml_files",
     "tensorboard": "event_files",

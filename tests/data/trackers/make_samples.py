@@ -2,8 +2,8 @@
 
     python tests/data/trackers/make_samples.py FOLDER
 
-Each tracker's own package writes them: install `mlflow-skinny sqlalchemy alembic wandb comet_ml clearml` in a
-separate environment, and start a copy of this in a neutral folder, on a host with a neutral name. `expected*.json`
+Each tracker's own package writes them: install `mlflow-skinny sqlalchemy alembic wandb aim comet_ml clearml` in
+a separate environment, and start a copy of this in a neutral folder, on a host with a neutral name. `expected*.json`
 holds what the tracker's own reader reads. Copy `*.zip` and `expected*.json` here. Further arguments name the only
 trackers to make samples of.
 """
@@ -22,6 +22,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+TRACKERS = ("mlflow", "wandb", "aim", "comet", "clearml")
 LOSSES = [1 / (step + 1) for step in range(40)]
 # An image of 6 x 4 black pixels.
 PNG = base64.b64decode(
@@ -202,6 +203,61 @@ def make_clearml(ends: str) -> None:
     task.close()
 
 
+def make_aim(ends: str) -> None:
+    import aim
+    import numpy as np
+
+    run = aim.Run(repo=".", experiment="digits", log_system_params=False, system_tracking_interval=None)
+    run.name, run.description = ends, "a note"
+    run.add_tag("first try")
+    run["hparams"] = {"lr": 0.1, "net": {"width": 3}, "nesterov": False, "decay": None}
+    run["depth"] = 2
+    for step, loss in enumerate(LOSSES):
+        run.track(loss, name="loss", step=step, context={"subset": "train"})
+    for step, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        run.track(value, name="odd", step=step)
+    run.track(0.5, name="accuracy", step=7, context={"subset": "val", "fold": 2})
+    black = aim.Image(np.zeros((4, 6, 3), np.uint8))
+    run.track(black, name="image", step=5)
+    run.track([black, aim.Image(np.zeros((4, 6, 3), np.uint8), format="jpeg")], name="images", step=5)
+    run.track(aim.Distribution(np.arange(100.0)), name="counts", step=2)
+    run.track(aim.Text("some words"), name="words", step=3)
+    if ends == "killed":
+        time.sleep(3)
+        os._exit(1)
+    if ends == "failed":
+        raise RuntimeError("on purpose")
+    run.close()
+
+
+def _read_by_aim(folder: Path) -> dict[str, Any]:
+    """Return steps, values and times of each metric, as Aim reads them from a copy without its index."""
+    import aim
+    from aim.sdk.run import Run
+
+    shutil.copytree(".aim", folder / ".aim")
+    shutil.rmtree(folder / ".aim" / "meta" / "index")
+    repository = aim.Repo(str(folder))
+    runs = [Run(hash, repo=repository, read_only=True) for hash in sorted(repository.list_all_runs())]
+    return {
+        run.hash: {
+            "name": run.name,
+            "start": run.creation_time,
+            "end": run.end_time,
+            "metrics": {
+                f"{metric.name} {json.dumps(metric.context.to_dict(), sort_keys=True)}": [
+                    [int(row["step"]), repr(float(row["value"])), time]
+                    for (_, row), time in zip(
+                        metric.dataframe().iterrows(), sorted(metric.timestamps.values_list()), strict=True
+                    )
+                ]
+                for metric in run.metrics()
+            },
+        }
+        for run in runs
+    }
+
+
 def _run(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, Path(__file__).name, *words], stdout=subprocess.PIPE, **options)
 
@@ -236,13 +292,20 @@ def pack_clearml() -> None:
     _pack("clearml", "clearml")
 
 
+def pack_aim() -> None:
+    for ends in ("completed", "failed", "killed"):
+        _run("aim", ends, check=False)
+    Path("expected_aim.json").write_text(json.dumps(_read_by_aim(Path("read")), indent=1))
+    _pack("aim", ".aim")
+
+
 def _pack(name: str, *parts: str) -> None:
     with zipfile.ZipFile(f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(path for part in parts for path in [Path(part), *Path(part).rglob("*")]):
             if (
                 path.is_file()
                 and not any(each.is_symlink() for each in (path, *path.parents))
-                and "logs" not in path.parts
+                and not {"logs", "LOG"} & {*path.parts}
             ):
                 archive.write(path)
 
@@ -251,12 +314,12 @@ def main(folder: Path, trackers: list[str]) -> None:
     folder.mkdir()
     shutil.copyfile(__file__, folder / Path(__file__).name)  # trackers note the path of the script
     os.chdir(folder)
-    for tracker in trackers or ("mlflow", "wandb", "comet", "clearml"):
+    for tracker in trackers or TRACKERS:
         globals()[f"pack_{tracker}"]()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("mlflow", "wandb", "comet", "clearml"):
+    if sys.argv[1] in TRACKERS:
         globals()[f"make_{sys.argv[1]}"](sys.argv[2])
     else:
         main(Path(sys.argv[1]).resolve(), sys.argv[2:])
