@@ -155,6 +155,7 @@ def test_predict_of_values_is_in_their_own_unit(tmp_path):
     np.testing.assert_allclose([float(row["prediction"]) for row in found], wanted, atol=15)
 
 
+@pytest.mark.slow
 def test_predict_of_labels_has_a_column_for_each(tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(200, 2))
@@ -169,6 +170,7 @@ def test_predict_of_labels_has_a_column_for_each(tmp_path):
     assert [(row["prediction_round"], row["prediction_red"]) for row in found] == [("1", "0"), ("0", "1")]
 
 
+@pytest.mark.slow
 def test_predict_of_images_without_classes_names_their_files(tmp_path):
     random = np.random.default_rng(0)
 

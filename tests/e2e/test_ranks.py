@@ -110,6 +110,7 @@ def test_two_processes_evaluate_and_predict_each_sample_once(alone, together):
     assert found.info.predicted == alone.info.predicted
 
 
+@pytest.mark.slow
 def test_one_process_goes_on_from_the_state_of_two(lab, together):
     start = lab / "together" / "1" / "checkpoints" / "last.pt"
     words = [*WHOLE, "training.epochs=3", f"checkpoint.resume={start}", "-F", "further"]

@@ -197,6 +197,7 @@ def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     assert (lab.record(run), lab.numbers()) == before
 
 
+@pytest.mark.slow
 def test_killed_verification_takes_its_replay_along(lab):
     run, _ = lab.cut_off("seed=6", "epochs=4000", *SETTINGS[1:], by=signal.SIGKILL)
     # It replays up to the last recorded step, which is put beyond what it reaches.

@@ -131,6 +131,7 @@ def test_good_and_bad_cases_of_the_test_part_are_recorded(trained):
     assert sum(row[0] == "wrong" for row in rows) == min(8, round((1 - result(done)) * 270))
 
 
+@pytest.mark.slow
 def test_run_with_tensorboard_has_graph_metrics_and_cases_and_the_same_result(trained, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 import runs
 
@@ -40,6 +41,7 @@ ex.run(meta_info={"resume": resume} if resume else {}, options={"--beat-interval
 """
 
 
+@pytest.mark.slow
 def test_clock_set_back_and_forward_changes_neither_durations_nor_times_of_points(tmp_path, start, settable_clock):
     killed = start(tmp_path, BODY, env=settable_clock, cold=True)
     assert killed.process.wait(120) == -9, killed.err.read_text()

@@ -140,7 +140,7 @@ def test_every_point_comes_back_from_mlflow(store, out, tmp_path):
     assert any(name.startswith("files/media/") for name in whole.artifacts)
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("kind", ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)])
 def test_exporting_again_adds_nothing_and_a_changed_run_is_replaced(kind, runs_folder, out, tmp_path):
     with open_store(runs_folder) as store:
         run = store.get("1")
@@ -153,7 +153,7 @@ def test_exporting_again_adds_nothing_and_a_changed_run_is_replaced(kind, runs_f
         assert len(imported(source, tmp_path / "back")) == 1
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("kind", ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)])
 def test_names_and_steps_that_a_tracker_cannot_hold_are_told(kind, store, out):
     [done] = export_to([store.get("2")], out, kind)
     told = " ".join(done.left_out)

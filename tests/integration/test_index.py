@@ -413,6 +413,7 @@ def test_damaged_index_is_built_anew_in_its_place(store, kind, is_open, changes)
         assert index.path == path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_seeds", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_bytes_gone_bad_never_show_as_errors(store, num_seeds):
     for number in range(1, 30):

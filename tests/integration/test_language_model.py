@@ -94,7 +94,11 @@ OTHER_PARTS = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "message"), OTHER_PARTS, ids=["test", "val", "pieces"])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [OTHER_PARTS[0], *(pytest.param(*part, marks=pytest.mark.slow) for part in OTHER_PARTS[1:])],
+    ids=["test", "val", "pieces"],
+)
 def test_fork_that_would_test_on_what_its_parent_was_trained_on_is_refused(train, tmp_path, caplog, changed, message):
     (tmp_path / "pieces.txt").write_text(TEXT * 2 + TEXT[::-1] * 2)
     train(**TINY)

@@ -95,6 +95,7 @@ def test_info_of_many_small_entries_is_one_file_that_leaves_the_metrics(folder, 
     assert found["info"]["metrics"][0]["name"] == "loss"
 
 
+@pytest.mark.slow
 def test_entry_of_many_files_is_read_by_few_queries(folder, database, mongo_url):
     info = {f"layer {number}": {f"{number} {entry}": entry for entry in range(100)} for number in range(400)}
     (folder / "info.json").write_text(json.dumps(info))
@@ -139,6 +140,7 @@ def test_large_info_of_a_run_that_goes_on_is_sent_now_and_then_and_at_the_end(fo
         assert (whole["status"], whole["info"]["text"][0]) == (status, "3" if number == 3 else "0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_many_artifacts_and_sources_are_listed(folder, database, count):
     run = json.loads((folder / "run.json").read_text())

@@ -92,6 +92,7 @@ def ended(process, code=0):
     return process.out.read_text(), process.err.read_text()
 
 
+@pytest.mark.slow
 def test_run_in_another_pid_namespace_is_alive_until_it_is_killed(tmp_path, start, in_namespace, wait_for):
     folder = tmp_path / "runs" / "1"
     # The fixture writes the script; the run itself is in the namespace.

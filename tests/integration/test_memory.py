@@ -78,6 +78,7 @@ def peak(folder, body, **names):
     return int((folder / "peak").read_text())
 
 
+@pytest.mark.slow
 def test_delivery_of_many_metrics_takes_no_memory_for_each(tmp_path, mongo_url, database):
     """A mask over all points for each metric would take 200 MB."""
     assert peak(tmp_path, LOGS_MANY, URL=mongo_url, NAME=database.name) < 64 * MIB

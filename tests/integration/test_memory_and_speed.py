@@ -122,6 +122,7 @@ def test_validation_alone_is_in_inference_mode(train, monkeypatch):
     assert seen == {(False, True, False), (True, False, True), (False, False, False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.nightly), "bfloat16"])
 def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
     train(**WINE, epochs=2)

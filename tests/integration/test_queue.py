@@ -310,6 +310,7 @@ def test_interrupted_worker_interrupts_its_run_and_takes_no_more(lab):
     assert lab.runs() == {"1": "INTERRUPTED", "2": "COMPLETED"}
 
 
+@pytest.mark.slow
 def test_run_that_was_about_to_start_when_its_worker_was_interrupted_is_queued_as_before(lab):
     lab.enqueue({"x": 1})
     text, importing = lab.script.read_text(), lab.folder / "importing"

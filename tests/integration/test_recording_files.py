@@ -279,6 +279,7 @@ def test_identical_runs_keep_each_content_once(tmp_path):
     assert load(tmp_path / "runs" / "5")["resources"] == [[str(resource), f"_resources/{kept[0].name}"]]
 
 
+@pytest.mark.slow
 def test_large_info_is_written_rarely_and_whole_at_the_end(tmp_path):
     ex = Experiment("large", system_metrics_s=None)
     ex.observers.append(FileObserver(tmp_path / "runs"))
@@ -600,6 +601,7 @@ cd "$1" && "$0" -m runs --store "$2" ls <&- >&- 2>&-; test $? = 74 || exit 3
 """
 
 
+@pytest.mark.slow
 def test_run_without_standard_streams_is_recorded(tmp_path, request):
     body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(_run): print('printed'); return 3\n"
     (tmp_path / "recorded.py").write_text(HEAD.format(root=str(request.config.rootpath)) + body)

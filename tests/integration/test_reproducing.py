@@ -394,6 +394,7 @@ def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp
     assert not (lab.store / "2").exists()
 
 
+@pytest.mark.slow
 def test_changed_data_file_is_refused_before_training(lab, tmp_path):
     shutil.copy(ROOT / "exp.py", lab.folder)
     rows = [f"{i},{i % 7},{'ab'[i % 2]}" for i in range(60)]
@@ -533,6 +534,7 @@ def test_env_writes_requirements_and_says_how_to_build_them(recorded, tmp_path, 
     assert not (tmp_path / "built" / "venv").exists()
 
 
+@pytest.mark.slow
 def test_artifacts_that_the_run_used_are_there_for_it(lab, tmp_path, mongo_url, database):
     script = lab.folder / "train.py"
     used = '    _run.use_artifact("words:latest")\n    stream, loss'

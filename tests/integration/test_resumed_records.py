@@ -213,6 +213,7 @@ def deliver(folder, database):
     return delivery
 
 
+@pytest.mark.slow
 def test_points_that_were_taken_back_leave_the_database(tmp_path, database, record):
     with pytest.raises(ValueError, match="it fails"):
         record(count=260, fails=True)
@@ -428,6 +429,7 @@ def test_spool_stays_where_it_is_though_runs_are_recorded_elsewhere(tmp_path, da
     assert (tmp_path / "there").is_dir()
 
 
+@pytest.mark.slow
 def test_changed_and_new_sources_are_beside_the_first_ones(tmp_path, start, monkeypatch):
     body = """
 import part

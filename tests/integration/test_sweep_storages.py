@@ -70,7 +70,7 @@ def place(request, tmp_path):
     return f"{request.getfixturevalue('mongo_url').rstrip('/')}/{database.name}"
 
 
-@pytest.mark.parametrize("place", [pytest.param("file", marks=pytest.mark.slow), "mongo"], indirect=True)
+@pytest.mark.parametrize("place", ["file", pytest.param("mongo", marks=pytest.mark.slow)], indirect=True)
 def test_eight_writers_leave_one_order_without_gaps(place):
     context = multiprocessing.get_context("fork")
     writers = [context.Process(target=write, args=(place, writer)) for writer in range(WRITERS)]

@@ -259,6 +259,7 @@ def test_a_trial_that_fails_is_not_tried_again_and_says_why(sweep):
     assert "ValueError: no such thing" in first.notes["reason"]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_first_trials_all_fail_is_given_up(sweep, caplog):
     wrong = sweep({**GRID, "metric": {"name": "los", "goal": "minimize"}})
     wrong.agent().run()
@@ -605,6 +606,7 @@ def test_a_study_may_be_kept_in_any_storage_of_optunas(sweep, tmp_path):
     assert not (grid.place.base / "sweeps" / "s" / "study.journal").exists()
 
 
+@pytest.mark.slow
 def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
     spec = {**GRID, "method": "bayes", "parameters": {"x": {"min": 0.0, "max": 4.0}}}
     found = []
@@ -615,6 +617,7 @@ def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     assert "there is no sweep yet" in command("sweep.status", cwd=tmp_path).stdout
@@ -707,6 +710,7 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
     assert "sweep s: it judges nothing, so no trial is the best; give it a metric" in best.stdout
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
     monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
     mongod.start()

@@ -84,7 +84,10 @@ def check(text):
         assert re.match("/(?!/)|#", link), link
 
 
-@pytest.mark.parametrize("number", range(1, NUM_RUNS + 1))
+@pytest.mark.parametrize(
+    "number",
+    [number if number % 3 == 1 else pytest.param(number, marks=pytest.mark.slow) for number in range(1, NUM_RUNS + 1)],
+)
 def test_pages_of_hostile_runs_load_and_escape_everything(hostile_client, number):
     client = hostile_client
     assert client.get("/points", params={"run": str(number), "metric": "loss"}).status_code in (200, 409)
@@ -192,10 +195,10 @@ def see_all_media(page):
 
 
 ARTIFACT = "/runs/1?tab=files&kind=artifact&name="
-ORDINARY_PATHS = ["/runs", "/runs/1?tab=overview", "/runs/1?tab=media", ARTIFACT + "page.html"]
+ORDINARY_PATHS = ["/runs", "/runs/1?tab=overview", ARTIFACT + "page.html"]
 SLOW_PATHS = [
     "/runs?group=name",
-    *(f"/runs/1?tab={tab}" for tab in TABS if tab not in ("overview", "media")),
+    *(f"/runs/1?tab={tab}" for tab in TABS if tab != "overview"),
     *(ARTIFACT + name for name in ("drawing.svg", "table.csv")),
     "/runs/1?tab=sources&name=code.py",
     "/content?run=1&kind=media&name=0",

@@ -297,6 +297,7 @@ def test_table_of_runs_has_their_fields(client_of, store):
     assert "train/loss" in report.text
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_and_are_in_the_url(watched, serve, recorded):
     page = watched().page
     page.goto(serve(recorded))

@@ -85,6 +85,7 @@ while True: pass
 """
 
 
+@pytest.mark.slow
 def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for():
     cpu = system_metrics._Cpu(psutil)
     child = subprocess.Popen([sys.executable, "-c", BURNS], stdin=subprocess.PIPE)

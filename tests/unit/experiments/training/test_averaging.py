@@ -161,6 +161,7 @@ def test_frozen_parts_are_bit_equal_in_the_average(data, average):
             assert torch.equal(seen.evaluated[-1][name], before[name]), name
 
 
+@pytest.mark.slow
 def test_average_of_a_compiled_model_has_plain_names(data):
     _, seen = train(data, torch.compile(make_model(), backend="eager"), average="ema", epochs=1)
     assert "0.weight" in seen.evaluated[-1]

@@ -134,6 +134,7 @@ def test_dead_units_are_counted(data):
     assert next(value for name, value, _ in points if name.endswith("output_dead")) == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_nothing_of_a_training_depends_on_probes_and_profile_bit_for_bit(data, tmp_path):
     def trained(name, *callbacks, epochs=3, resume=False):
         keeper = Checkpointer(tmp_path / name, {}, resume=resume, interval_steps=2)

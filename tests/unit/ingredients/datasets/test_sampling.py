@@ -93,7 +93,9 @@ def test_epoch_of_a_number_of_samples_takes_rounds_of_all():
     assert [len(batch["label"]) for batch in data.train.epoch(1, 1)] == [4, 2]
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize(
+    "num_workers", [0, pytest.param(1, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -279,7 +279,9 @@ def test_columns_of_tar_files_make_pairs_of_inputs_and_targets(shards):
         of_tar(shards, columns=["jpg", "cls"])
 
 
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.nightly), 2])
+@pytest.mark.parametrize(
+    "num_workers", [0, pytest.param(1, marks=pytest.mark.nightly), pytest.param(2, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("changes", [{}, {"shuffle_buffer": 6}, {"sampler": "balanced"}, {"epoch_samples": 50}])
 def test_tar_files_resumed_in_the_middle_give_the_same_batches_with_any_workers(shards, changes, num_workers):
     expected = read(of_tar(shards, **changes).train)
