@@ -557,7 +557,6 @@ def test_quantities_are_computed_at_common_steps(client_of, store):
     assert text.splitlines()[1].endswith(",0,0.2")
 
 
-@pytest.mark.slow
 def test_panels_are_added_pinned_ordered_and_widened(watched, serve, twenty):
     watch = watched()
     page = watch.page
