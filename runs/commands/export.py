@@ -26,15 +26,19 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _TABLES = ("csv", "json", "parquet")
-_TRACKERS = ("tensorboard", "mlflow")
-_FORMATS = ("zip", *_TABLES, *_TRACKERS)
+_TRACKERS = ("tensorboard", "mlflow", "wandb")
+_ARCHIVES = ("zip", "rocrate")
+_FORMATS = (*_ARCHIVES, *_TABLES, *_TRACKERS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser, "*")
     add_output(parser, "output file, or a tracker's folder or address; tables go to stdout without it", type=_place)
-    help = "zip for whole runs; csv, json or parquet for a table; tensorboard or mlflow (by the file's suffix)"
+    help = (
+        "zip or rocrate for whole runs; csv, json or parquet for a table; tensorboard, mlflow or wandb for another "
+        "tracker (by the file's suffix)"
+    )
     parser.add_argument("--format", choices=_FORMATS, help=help)
     add_selection(parser)
     parser.add_argument("--limit", type=bound, metavar="N", help="maximum number of runs, 0 for all (0)")
@@ -52,8 +56,8 @@ def main(arguments: argparse.Namespace) -> int:
         runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
         if format in _TRACKERS:
             return _export_to_tracker(runs, str(arguments.output), format)
-        if format == "zip":
-            _export_archive(runs, arguments.output)
+        if format in _ARCHIVES:
+            _export_archive(runs, arguments.output, is_crate=format == "rocrate")
         else:
             _export_table(runs, columns, arguments.metrics, format, output)
     return 0
@@ -67,8 +71,8 @@ def _place(text: str) -> Path | str:
 def _format_of(arguments: argparse.Namespace) -> str:
     suffix = arguments.output.suffix.removeprefix(".").lower() if isinstance(arguments.output, Path) else ""
     format = arguments.format or (suffix if suffix in _FORMATS else "zip")
-    if arguments.output is None and format in ("zip", "parquet"):
-        raise RunsError(f"export: got no file, expected -o FILE.{format}")
+    if arguments.output is None and format in (*_ARCHIVES, "parquet"):
+        raise RunsError(f"export: got no file, expected -o FILE.{'zip' if format == 'rocrate' else format}")
     if arguments.output is None and format in _TRACKERS:
         raise RunsError(f"export: got no place for {format}, expected -o FOLDER, or for mlflow the address of a server")
     if isinstance(arguments.output, str) and format != "mlflow":
@@ -105,10 +109,15 @@ def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
     return 1 if counts["failed"] else 0
 
 
-def _export_archive(runs: Sequence[Run], output: Path) -> None:
+def _export_archive(runs: Sequence[Run], output: Path, *, is_crate: bool) -> None:
+    from runs.transfer import research_crate
     from runs.transfer.archives import export_runs
 
-    done = export_runs(runs, output, overwrite=True)
+    if is_crate:
+        research_crate.check_extra()
+        for sentence in research_crate.LACKS:
+            print_to_stderr(f"note: {sentence}")
+    done = export_runs(runs, output, overwrite=True, is_crate=is_crate)
     print_written(output, f"runs {', '.join(run.id for run in runs)}, {done.num_files} files")
     print_left_out(done.left_out)
 

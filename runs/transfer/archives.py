@@ -1,7 +1,8 @@
 """Complete runs as one file, and back.
 
 An archive is a ZIP file: a folder of runs in the lab's layout, with the sources, resources and versions of artifacts
-that its runs name, and `manifest.json` with size and SHA-256 of every member. Any tool can unpack it into a store.
+that its runs name, and `manifest.json` with size and SHA-256 of every member. Any tool can unpack it into a store. An
+archive that is a crate has `ro-crate-metadata.json` as well.
 
 Archives are not trusted: one with any other member, or with a member that differs from the manifest, is rejected before
 a run is imported.
@@ -32,6 +33,7 @@ from runs.stores.changes import Copied
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store
+from runs.transfer.research_crate import METADATA, check_extra, described
 from runs.transfer.unloading import unload
 
 __all__ = ["export_runs", "import_runs"]
@@ -69,18 +71,20 @@ class Exported:
 # ---------------------------------------------------------------------- exporting
 
 
-def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = False) -> Exported:
+def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = False, is_crate: bool = False) -> Exported:
     """Export complete runs into one archive, a ZIP file that `import_runs` reads and that unpacks to a folder of runs.
 
     Args:
         runs: Runs that have ended, of any stores.
         path: The archive.
         overwrite: Whether to replace an existing file.
+        is_crate: Whether to describe the runs in the archive as a Process Run Crate; needs the extra `rocrate`.
 
     Returns:
         Number of files, size, and what could not be exported.
 
     Raises:
+        MissingExtraError: If the extra is not installed.
         StoreError: If a run is running or cannot be read, or the file exists already or cannot be written. Then no file
             is written.
 
@@ -90,10 +94,15 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
     """
     path = Path(path)
     check_output(path, overwrite=overwrite)
+    if is_crate:
+        check_extra()
     left_out: list[str] = []
     # On the disk of the archive, which needs the room anyway.
     with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as base:
         entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
+        if is_crate:
+            folders = dict(zip((entry["folder"] for entry in entries), runs, strict=True))
+            (base / METADATA).write_text(json.dumps(described(folders, base), indent=1))
         with writing(path, overwrite=overwrite) as stream:
             count = _write(stream, base, entries, runs[0].store.tell if runs else lambda *_: None, left_out)
             num_bytes = stream.seek(0, os.SEEK_END)
@@ -181,7 +190,8 @@ def _is_member(name: str, folders: set[str]) -> bool:
     path = relative_path(name)
     if path is None:
         return False
-    return (len(path.parts) > 1 and path.parts[0] in folders) or _BESIDE.fullmatch(name) is not None
+    is_in_a_run = len(path.parts) > 1 and path.parts[0] in folders
+    return is_in_a_run or name == METADATA or _BESIDE.fullmatch(name) is not None
 
 
 # ---------------------------------------------------------------------- importing

@@ -43,7 +43,7 @@ def export_to(runs: Sequence[Run], output: str | Path, kind: str) -> Iterator[Ex
     Args:
         runs: Runs of any stores.
         output: A folder, or the address of a server.
-        kind: `tensorboard` or `mlflow`.
+        kind: `tensorboard`, `mlflow` or `wandb`.
 
     Yields:
         The outcome for each run.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import zipfile
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -19,9 +27,12 @@ from observers import FileObserver, Image
 from runs.__main__ import main
 from runs.errors import ForeignError
 from runs.stores.opening import open_store
+from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.exporting import export_to
 from runs.transfer.foreign import import_foreign
 
+WANDB = pytest.param("wandb", marks=pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb"))
+KINDS = ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow), WANDB]
 LOSSES = [1 / (step + 1) for step in range(2500)]
 
 
@@ -140,7 +151,7 @@ def test_every_point_comes_back_from_mlflow(store, out, tmp_path):
     assert any(name.startswith("files/media/") for name in whole.artifacts)
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_exporting_again_adds_nothing_and_a_changed_run_is_replaced(kind, runs_folder, out, tmp_path):
     with open_store(runs_folder) as store:
         run = store.get("1")
@@ -149,7 +160,7 @@ def test_exporting_again_adds_nothing_and_a_changed_run_is_replaced(kind, runs_f
         store.write_note(run, f"another note for {kind}")
         assert outcomes() == ["replaced"]
         assert outcomes() == ["present"]
-        source = out / ("1" if kind == "tensorboard" else "mlflow.db")
+        source = {"tensorboard": out / "1", "mlflow": out / "mlflow.db"}.get(kind, out)
         assert len(imported(source, tmp_path / "back")) == 1
 
 
@@ -163,23 +174,25 @@ def test_names_and_steps_that_a_tracker_cannot_hold_are_told(kind, store, out):
         assert "the name of the metric '<b>loss?', which is '_b_loss__2' in MLflow" in told
 
 
-@pytest.mark.parametrize("kind", ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, out, tmp_path):
     words = ["--store", store.where, "export", "1", "2", "3", "--format", kind, "-o", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "runs", *words], stderr=subprocess.DEVNULL)
-    sign = "*/*tfevents*" if kind == "tensorboard" else "artifacts/*/*/*/output.txt"
+    signs = {"tensorboard": ".*/*tfevents*", "mlflow": "artifacts/*/*/*/output.txt", "wandb": ".*/*.wandb"}
     deadline = time.monotonic() + 120
-    while process.poll() is None and not any(out.glob(sign)) and time.monotonic() < deadline:
+    while process.poll() is None and not any(out.glob(signs[kind])) and time.monotonic() < deadline:
         os.sched_yield()
     process.send_signal(signal.SIGKILL)
     process.wait()
+    marks = [path.parent.name for path in out.glob("*/sacristan.json")]
+    assert [path.name for path in out.glob("[!.]*") if kind != "mlflow"] == marks  # only whole ones have a name
     outcomes = {run.id: run.outcome for run in export_to(list(store), out, kind)}
     assert outcomes.keys() == {"1", "2", "3"}
     assert set(outcomes.values()) <= {"new", "present", "replaced"}
     assert {run.outcome for run in export_to(list(store), out, kind)} == {"present"}
-    assert not list(out.glob("*.incomplete"))
-    if kind == "mlflow":
-        assert len(imported(out / "mlflow.db", tmp_path / "back")) == 3
+    assert not list(out.glob(".*.incomplete"))
+    if kind != "tensorboard":
+        assert len(imported(out / "mlflow.db" if kind == "mlflow" else out, tmp_path / "back")) == 3
     else:
         assert sorted(path.name for path in out.iterdir()) == ["1", "2", "3"]
 
@@ -218,6 +231,161 @@ def test_a_server_that_is_not_there_is_named_without_its_password(store):
     with pytest.raises(ForeignError, match=r"http://ann:\*\*\*@127\.0\.0\.1:9") as raised:
         list(export_to([store.get("1")], "http://ann:s3cret@127.0.0.1:9", "mlflow"))
     assert "s3cret" not in str(raised.value)
+
+
+def test_missing_extra_is_named_before_anything_else_is_said(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("runs.transfer.targets.importlib.util.find_spec", lambda name: None)
+    for kind in ("mlflow", "wandb", "tensorboard"):
+        assert main(["--store", store.where, "export", "1", "--format", kind, "-o", str(tmp_path / "out")]) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert f"export to {kind} needs the package" in line
+        assert f"pip install 'sacristan[{kind}]'" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_point_comes_back_from_wandb(store, out, tmp_path):
+    pytest.importorskip("wandb")
+    done = list(export_to(list(store), out, "wandb"))
+    assert {(run.outcome, run.left_out) for run in done} == {("new", ())}
+    whole, odd, failed = imported(out, tmp_path / "back")
+    for back, id in ((whole, "1"), (odd, "2"), (failed, "3")):
+        run = store.get(id)
+        assert back.metrics == run.metrics
+        for name in run.metrics:
+            ours, theirs = run.metric(name), back.metric(name)
+            assert texts(theirs.values) == texts(ours.values)
+            assert theirs.steps.tolist() == ours.steps.tolist()
+            assert theirs.times + back.start_time.timestamp() == pytest.approx(
+                ours.times + run.start_time.timestamp(), abs=0.001
+            )
+        assert dict(back.config) == dict(run.config)
+        assert [medium.name for medium in back.media] == ["sample"]
+        assert back.artifacts["files/artifacts/notes/a.txt"].read() == b"hello"
+        assert b"said" in back.read_output()[0]
+    assert (whole.status, failed.status) == ("COMPLETED", "FAILED")
+    assert (whole.name, whole.note, whole.tags) == ("digits", store.get("1").note, ["good"])
+    assert whole.info["summary"]["result"] == 0.75
+
+
+class QuietServer(ThreadingHTTPServer):
+    """A server for a client that closes connections without a word."""
+
+    def handle_error(self, *_):
+        pass
+
+
+class WandbServer(BaseHTTPRequestHandler):
+    """Accepts what `wandb sync` sends, and keeps it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_PUT(self):
+        self._answer({}, self._body())
+
+    def do_POST(self):
+        if not self.path.endswith(("graphql", "file_stream")):
+            return self._answer({}, self._body())  # telemetry
+        body = json.loads(self._body())
+        if "graphql" not in self.path:
+            self.server.posts.append((self.path, body))
+            return self._answer({})
+        variables, query = body.get("variables") or {}, body["query"]
+        if "createRunFiles" in query:
+            urls = [{"name": name, "uploadUrl": f"http://{self.headers['Host']}/{name}"} for name in variables["files"]]
+            return self._answer({"data": {"createRunFiles": {"runID": "x", "uploadHeaders": [], "files": urls}}})
+        if "upsertBucket" not in query:
+            return self._answer({"data": {}})
+        project = {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": "ann"}}
+        bucket = {"id": "x", "name": variables["name"], "historyLineCount": 0, "project": project}
+        return self._answer({"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}})
+
+    def _body(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+
+    def _answer(self, document, upload=None):
+        if upload is not None:
+            self.server.uploads[self.path.lstrip("/")] = upload
+        data = json.dumps(document).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def test_wandb_sync_sends_every_point_under_the_uid(store, out, tmp_path):
+    pytest.importorskip("wandb")
+    list(export_to([store.get("2")], out, "wandb"))
+    server = QuietServer(("127.0.0.1", 0), WandbServer)
+    server.posts, server.uploads = [], {}
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    names = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_CONFIG_DIR", "HOME")
+    environment = os.environ | {name: str(tmp_path) for name in names}
+    environment |= {"WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "0" * 40}
+    words = [sys.executable, "-m", "wandb", "sync", str(out)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    server.shutdown()
+    server.server_close()
+    assert "Finished syncing" in done.stderr, done.stderr
+    run = store.get("2")
+    lines = {}
+    for path, body in server.posts:
+        assert path == f"/files/ann/digits/{run.uid}/file_stream"
+        history = (body.get("files") or {}).get("wandb-history.jsonl", {"content": [], "offset": 0})
+        lines |= {history["offset"] + number: json.loads(line) for number, line in enumerate(history["content"])}
+    for name in run.metrics:
+        rows = [line for _, line in sorted(lines.items()) if name in line]
+        series = run.metric(name)
+        assert [row["sacristan/step"] for row in rows] == series.steps.tolist()
+        assert texts([float(row[name]) for row in rows]) == texts(series.values)
+    assert server.uploads["artifacts/notes/a.txt"] == b"hello"
+    assert b"said" in server.uploads["output.log"]
+
+
+def test_crate_describes_each_run_and_is_an_archive(store, tmp_path, capsys):
+    pytest.importorskip("rocrate")
+    output = tmp_path / "runs.zip"
+    words = ["--store", store.where, "export", "1", "3", "--format", "rocrate", "-o", str(output)]
+    assert main(words) == 0
+    assert "no run states a license" in capsys.readouterr().err
+    first = output.read_bytes()
+    assert main([*words, "--force"]) == 0
+    assert output.read_bytes() == first
+    with zipfile.ZipFile(output) as archive:
+        entities = {e["@id"]: e for e in json.loads(archive.read("ro-crate-metadata.json"))["@graph"]}
+        for name in set(archive.namelist()) - {"manifest.json", "ro-crate-metadata.json"}:
+            entity = entities[quote(name)]
+            assert (entity["@type"], int(entity["contentSize"])) == ("File", archive.getinfo(name).file_size)
+            assert {"@id": quote(name)} in entities["./"]["hasPart"]
+    whole, failed = (entities[f"#run-{store.get(id).uid}"] for id in "13")
+    assert entities["./"]["conformsTo"] == {"@id": "https://w3id.org/ro/wfrun/process/0.5"}
+    assert entities["./"]["mentions"] == [{"@id": whole["@id"]}, {"@id": failed["@id"]}]
+    assert whole["actionStatus"] == "http://schema.org/CompletedActionStatus"
+    assert failed["actionStatus"] == "http://schema.org/FailedActionStatus"
+    assert "RuntimeError: failed" in failed["error"]
+    assert whole["instrument"] == {"@id": "#experiment-digits"}
+    assert entities["#experiment-digits"]["@type"] == "SoftwareApplication"
+    assert {"@id": "1/config.json"} in whole["object"]
+    assert {"@id": "1/notes/a.txt"} in whole["result"]
+    assert datetime.fromisoformat(whole["endTime"]) == store.get("1").stop_time.replace(microsecond=0)
+    with open_store(tmp_path / "back", create=True) as back:
+        assert [copied.run.uid for copied in import_runs(output, back)] == [store.get(id).uid for id in "13"]
+
+
+@pytest.mark.nightly
+def test_validator_of_crates_accepts_them(store, tmp_path):
+    """Needs the command `rocrate-validator` (pip install roc-validator, in an environment of its own) and a network."""
+    validator = shutil.which("rocrate-validator")
+    if validator is None:
+        pytest.skip("needs rocrate-validator")
+    export_runs([store.get("1"), store.get("3")], tmp_path / "runs.zip", is_crate=True)
+    words = [validator, "--no-interactive", "validate", "-p", "process-run-crate-0.5", "-l", "required"]
+    done = subprocess.run([*words, str(tmp_path / "runs.zip")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_artifacts_lie_beside_a_database_of_mlflow(store, out, tmp_path, monkeypatch):

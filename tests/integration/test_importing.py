@@ -25,7 +25,7 @@ from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
 from runs.transfer.foreign import import_foreign
-from runs.transfer.trackers import READERS, wandb_files
+from runs.transfer.trackers import READERS, wandb_log
 
 SAMPLES = Path(__file__).parents[1] / "data" / "trackers"
 LOSSES = [1 / (step + 1) for step in range(40)]
@@ -157,7 +157,7 @@ def test_run_of_wandb_keeps_its_user(sample, store):
     [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
     environment = messages.EnvironmentRecord(os="Linux", username="ada")
     record = messages.Record(environment=environment).SerializeToString()
-    header = wandb_files._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
+    header = wandb_log._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
     source.write_bytes(source.read_bytes() + header + record)
     take(source, store)
     assert [run["user"] for run in store.find("user=ada")] == ["ada"]
@@ -168,11 +168,11 @@ def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed
     [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
     data = source.read_bytes()
     large = data[:7] + b"".join(_framed(data))  # over several blocks
-    whole = list(wandb_files._records(large))
+    whole = list(wandb_log.records(large))
     for size in [8, 13, 14, 32768, 32769, len(large) - 1, *np.linspace(20, len(large) - 2, 14).astype(int)]:
         found = []
         with pytest.raises(EOFError):
-            found.extend(_each_into(found, wandb_files._records(large[:size])))
+            found.extend(_each_into(found, wandb_log.records(large[:size])))
         assert found == whole[: len(found)]
     source.write_bytes(data[: len(data) // 2])
     [cut] = take(source, store)
@@ -196,7 +196,7 @@ def _each_into(found, records):
 def _framed(data):
     """Yield the records of a file as they lie in blocks, three times over."""
     at = 7
-    for record in list(wandb_files._records(data)) * 3:
+    for record in list(wandb_log.records(data)) * 3:
         first = True
         while True:
             room = 32768 - at % 32768
@@ -206,7 +206,7 @@ def _framed(data):
                 continue
             piece, record = record[: room - 7], record[room - 7 :]
             kind = (1 if first else 4) if not record else (2 if first else 3)
-            yield wandb_files._HEAD.pack(zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
+            yield wandb_log._HEAD.pack(zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
             at += 7 + len(piece)
             first = False
             if not record:

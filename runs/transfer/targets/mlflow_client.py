@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.record.redaction import hide_passwords
 from observers.record.safe_paths import relative_path
-from runs.errors import ForeignError, MissingExtraError, StoreError
+from runs.errors import ForeignError, StoreError
 from runs.query.flattening import dotted
 from runs.query.texts import value_text
 from runs.stores.content import Content
@@ -28,13 +28,14 @@ from runs.transfer.targets.target import start_of
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["LACKS", "open_target"]
+__all__ = ["LACKS", "NEEDS", "open_target"]
 
 LACKS = (
     "MLflow keeps times in milliseconds, steps as integers and infinities as the greatest float",
     "MLflow keeps one of several points with the same time, step and value",
     "MLflow stores no sources and no provenance",
 )
+NEEDS = ("mlflow",)
 _UID, _STATE = "sacristan.uid", "sacristan.state"
 _STATUSES = {
     "COMPLETED": "FINISHED",
@@ -56,16 +57,10 @@ def open_target(output: str) -> Iterator[MlflowTarget]:
 
     Raises:
         ForeignError: If it cannot be opened.
-        MissingExtraError: If MLflow is not installed.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    try:
-        from mlflow import MlflowClient
-    except ImportError as error:
-        raise MissingExtraError(
-            "writing to MLflow needs the package 'mlflow', which is not installed; "
-            "install it with: pip install 'sacristan[mlflow]'"
-        ) from error
+    from mlflow import MlflowClient
+
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # minutes otherwise, where no server is
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -1,8 +1,9 @@
 """The writer of runs to another tracker.
 
-A writer is a module with two names:
+A writer is a module with three names:
 
     LACKS                   a sentence for each thing that the tracker cannot hold
+    NEEDS                   packages that it imports, from the extra that is called like its kind
     open_target(output)     a context with a `Target`
 
 A run is new there, replaced if it has changed since an earlier export, or present. It is told by its uid, so exporting
@@ -52,6 +53,7 @@ class TargetModule(Protocol):
     """The module of a writer."""
 
     LACKS: tuple[str, ...]
+    NEEDS: tuple[str, ...]
 
     def open_target(self, output: str) -> AbstractContextManager[Target]:
         """Open a folder or an address, which is created if it is missing."""

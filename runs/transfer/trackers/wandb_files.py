@@ -1,10 +1,7 @@
 """Runs of W&B that lie on this machine: folders `run-*` and `offline-run-*` with a `.wandb` file.
 
-The file is a log of LevelDB's form with a header of 7 bytes; its records are protocol buffers, whose definitions come
-from the extra `wandb`. Folders of one run, as resuming makes them, are read as one. A run without an exit record is
-DEAD.
-
-Source: https://github.com/google/leveldb/blob/main/doc/log_format.md, with CRC-32 instead of CRC-32C
+The file is a log (see `wandb_log`) of protocol buffers, whose definitions come from the extra `wandb`. Folders of one
+run, as resuming makes them, are read as one. A run without an exit record is DEAD.
 """
 
 from __future__ import annotations
@@ -13,8 +10,6 @@ import fnmatch
 import json
 import os
 import re
-import struct
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,13 +21,11 @@ from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
 from runs.transfer.trackers.source_files import file_inside, files_below
+from runs.transfer.trackers.wandb_log import HEADER, records
 
 __all__ = ["KIND", "find", "recognizes"]
 
 KIND = "wandb"
-_HEADER = b":W&B"
-_HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 # Media that are taken as they are.
 _MEDIA_FILES = {"audio-file", "html-file", "image-file", "video-file"}
 
@@ -61,40 +54,6 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (Path(where, name) for name in names if name.endswith(".wandb"))
 
 
-def _records(data: bytes) -> Iterator[bytes]:
-    """Yield the whole records of a file.
-
-    Raises:
-        EOFError: After the last whole record, if something follows it; the argument is the number of bytes left.
-    """
-    at = _HEADER_BYTES
-    parts: list[bytes] = []
-    while at < len(data):
-        room = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if room < _HEAD.size:  # padding
-            at += room
-            continue
-        if at + _HEAD.size > len(data):
-            break
-        checksum, length, kind = _HEAD.unpack_from(data, at)
-        piece = data[at + _HEAD.size : at + _HEAD.size + length]
-        if (
-            len(piece) < length
-            or not _FULL <= kind <= _LAST
-            or zlib.crc32(piece, zlib.crc32(bytes([kind]))) != checksum
-        ):
-            break
-        at += _HEAD.size + length
-        parts = [piece] if kind in (_FULL, _FIRST) else [*parts, piece]
-        if kind in (_FULL, _LAST):
-            yield b"".join(parts)
-            parts = []
-    else:
-        if not parts:
-            return
-    raise EOFError(len(data) - at + sum(map(len, parts)))
-
-
 class _Reading:
     """Reads the folders of one run, one after the other."""
 
@@ -110,6 +69,7 @@ class _Reading:
         self._run = ForeignRun(experiment="wandb", status="DEAD")
         self._points: dict[str, list[tuple[Any, float, float]]] = {}
         self._step_metrics: list[tuple[str, str]] = []  # a pattern of names, and the metric that is their step
+        self._hidden: set[str] = set()
         self._summary: dict[str, Any] = {}
         self._num_texts: dict[str, int] = {}
         self._num_stats = 0
@@ -134,7 +94,10 @@ class _Reading:
             self._keep_files()
         if not count:
             raise ForeignError("its .wandb file holds no whole record")
+        axes = self._hidden & {metric for _, metric in self._step_metrics}  # steps of others, and nothing else
         for name, triples in self._points.items():
+            if name in axes:
+                continue
             steps, values, times = zip(*triples, strict=True)
             run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times)))
         run.left_out += [f"{count} values of {name!r} are no numbers" for name, count in self._num_texts.items()]
@@ -148,11 +111,11 @@ class _Reading:
             data = file.read_bytes()
         except OSError as error:
             raise ForeignError(f"{file.name}: {error.strerror}") from error
-        if data[:4] != _HEADER:
-            raise ForeignError(f"{file.name} begins with {data[:4]!r}, expected {_HEADER!r}")
+        if data[:4] != HEADER:
+            raise ForeignError(f"{file.name} begins with {data[:4]!r}, expected {HEADER!r}")
         count = 0
         try:
-            for record in _records(data):
+            for record in records(data):
                 self._take(self._message.FromString(record))
                 count += 1
         except EOFError as error:
@@ -205,6 +168,8 @@ class _Reading:
             run.info["git"] = {"commit": record.git.commit, "remote": record.git.remote_url}
 
     def _take_metric(self, record: Any) -> None:
+        if record.options.hidden:
+            self._hidden.add(record.name)
         if record.step_metric:
             self._step_metrics.append((record.glob_name or _literal(record.name), record.step_metric))
 

@@ -1,0 +1,85 @@
+"""A folder with a folder for each exported run, for trackers that are files.
+
+The file `sacristan.json` in a run's folder says which run it is, and in which state it was exported. A folder is
+complete when it has its name: it is written beside, under a hidden name, and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from runs.errors import ForeignError
+from runs.stores.run import Run
+
+__all__ = ["RunFolders"]
+
+_MARK = "sacristan.json"
+_SUFFIX = ".incomplete"
+
+
+class RunFolders:
+    """A folder with a folder for each run; a `Target`.
+
+    Args:
+        output: The folder, which is created when the first run is written.
+        content: Noun for the content, for messages.
+        write: Writes a run, with its key, into an empty folder; returns what `Target.put` returns.
+        name_of: Returns the name of the folder of a run and its key.
+
+    Raises:
+        ForeignError: If the output is an address or a file.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        content: str,
+        write: Callable[[Run, str, Path], tuple[int, list[str]]],
+        name_of: Callable[[Run, str], str],
+    ) -> None:
+        self._folder = Path(output)
+        if "://" in output or (self._folder.exists() and not self._folder.is_dir()):
+            raise ForeignError(f"got {output}, expected a folder for {content}")
+        self._write = write
+        self._name_of = name_of
+        self._places: dict[str, Path] = {}
+        for mark in self._folder.glob(f"*/{_MARK}"):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                self._places[json.loads(mark.read_text())["run"]] = mark.parent
+        self._places = {key: path for key, path in self._places.items() if path.suffix != _SUFFIX}
+
+    def find(self, key: str) -> str | None:
+        """Return the state that a run was exported in; see `Target.find`."""
+        if key not in self._places:
+            return None
+        try:
+            return str(json.loads((self._places[key] / _MARK).read_text())["state"])
+        except (OSError, ValueError, KeyError):
+            return ""
+
+    def put(self, run: Run, key: str, state: str) -> tuple[int, list[str]]:
+        """Write a run; see `Target.put`."""
+        place = self._places.get(key) or self._free_place(run, key)
+        part = place.with_name(f".{place.name}{_SUFFIX}")
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            written = self._write(run, key, part)
+            (part / _MARK).write_text(json.dumps({"run": key, "id": run.id, "state": state}))
+            if place.exists():
+                shutil.rmtree(place)
+            part.rename(place)
+        except OSError as error:
+            raise ForeignError(f"{place}: {error.strerror or error}") from error
+        self._places[key] = place
+        return written
+
+    def _free_place(self, run: Run, key: str) -> Path:
+        """Return the folder of a run, with its key in the name too if another run has that name."""
+        name = self._name_of(run, key)
+        place = self._folder / name
+        return place.with_name(f"{name}_{key}") if place.exists() else place

@@ -1,0 +1,87 @@
+"""The log in W&B's `.wandb` files: a header of 7 bytes, and records in blocks, as in LevelDB.
+
+Source: https://github.com/google/leveldb/blob/main/doc/log_format.md, with CRC-32 instead of CRC-32C
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+__all__ = ["HEADER", "LogWriter", "records"]
+
+HEADER = b":W&B"
+# The magic number and the version of the form.
+_HEADER_REST = b"\xe1\xbe\x00"
+_HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+
+def records(data: bytes) -> Iterator[bytes]:
+    """Yield the whole records of a file.
+
+    Args:
+        data: The file's content.
+
+    Raises:
+        EOFError: After the last whole record, if something follows it; the argument is the number of bytes left.
+    """
+    at = _HEADER_BYTES
+    parts: list[bytes] = []
+    while at < len(data):
+        room = _BLOCK_BYTES - at % _BLOCK_BYTES
+        if room < _HEAD.size:  # padding
+            at += room
+            continue
+        if at + _HEAD.size > len(data):
+            break
+        checksum, length, kind = _HEAD.unpack_from(data, at)
+        piece = data[at + _HEAD.size : at + _HEAD.size + length]
+        if len(piece) < length or not _FULL <= kind <= _LAST or _checksum(kind, piece) != checksum:
+            break
+        at += _HEAD.size + length
+        parts = [piece] if kind in (_FULL, _FIRST) else [*parts, piece]
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts)
+            parts = []
+    else:
+        if not parts:
+            return
+    raise EOFError(len(data) - at + sum(map(len, parts)))
+
+
+class LogWriter:
+    """Writes records to a new file.
+
+    Args:
+        stream: The stream, at its start.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._at = stream.write(HEADER + _HEADER_REST)
+
+    def add(self, record: bytes) -> None:
+        """Append a record, in a piece for each block that it reaches into.
+
+        Args:
+            record: Its bytes.
+        """
+        is_first, start = True, 0
+        while is_first or start < len(record):
+            room = _BLOCK_BYTES - self._at % _BLOCK_BYTES
+            if room < _HEAD.size:
+                self._at += self._stream.write(bytes(room))
+                continue
+            piece = record[start : start + room - _HEAD.size]
+            start += len(piece)
+            is_last = start == len(record)
+            kind = (_FULL if is_last else _FIRST) if is_first else (_LAST if is_last else _MIDDLE)
+            self._at += self._stream.write(_HEAD.pack(_checksum(kind, piece), len(piece), kind) + piece)
+            is_first = False
+
+
+def _checksum(kind: int, piece: bytes) -> int:
+    return zlib.crc32(piece, zlib.crc32(bytes([kind])))
