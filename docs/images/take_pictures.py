@@ -1,0 +1,83 @@
+"""Take the pictures of the board in this folder: `python docs/images/take_pictures.py` beside `exp.py`.
+
+It shows the runs of `my_runs/`, which must be those of the tutorial and a segmentation, recorded in this order:
+
+    python exp.py
+    python exp.py with model.name=cnn lr=3e-3 epochs=1
+    python exp.py sweep.run with epochs=5 sweep.over='{lr: [1e-4, 1e-3], seed: [0, 1, 2, 3, 4]}' \
+        sweep.metric=val/accuracy.max sweep.goal=maximize sweep.id=lr
+    python exp.py sweep.run with data.fast epochs=2 sweep.method=random sweep.count=10 sweep.metric=val/loss.min \
+        sweep.over='{lr: {min: 1e-4, max: 1e-1, distribution: log_uniform_values}}' sweep.id=search
+    python -m experiments.segment with configs/segment.yaml epochs=4 data.options.num=200
+
+It needs the extra `test`, and Chromium.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+FOLDER = Path(__file__).parent
+# Width and height of a picture, path of its page, and the words of the query.
+PICTURES = {
+    "board_runs": (1280, 720, "/runs", {"where": "name=exp"}),
+    "board_compare": (1280, 640, "/runs", {"where": "sweep.id=lr", "group": "lr", "over": "seed", "show": "both"}),
+    "board_charts": (
+        1280,
+        720,
+        "/runs",
+        {
+            "where": "sweep.id=search",
+            "panel": ["scatter(lr, val/loss.min, val/accuracy.max)", "parallel(lr, val/accuracy.max, val/loss.min)"],
+        },
+    ),
+    "board_run": (1200, 760, "/runs/1", {}),
+    "board_curves": (1200, 640, "/runs/1", {"tab": "curves"}),
+    "board_media": (1200, 760, "/runs/23", {"tab": "media"}),
+    "board_sweep": (1200, 860, "/sweeps/search", {"brush.lr": "0.003..0.1"}),
+}
+# Every plot in sight is drawn, and nothing is loading.
+DRAWN = """() => [...document.querySelectorAll("figure")].filter((figure) => {
+    const place = figure.getBoundingClientRect();
+    return place.width && place.top < innerHeight && place.bottom > 0 && figure.matches(".panel, [data-chart]");
+}).every((figure) => figure.dataset.ready)"""
+
+
+def main() -> None:
+    """Start a board on `my_runs/`, and take all pictures, or those whose names are on the command line."""
+    command = [sys.executable, "-m", "runs", "board", "--no-open", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as board, sync_playwright() as playwright:
+        assert board.stdout is not None
+        url = board.stdout.readline().split()[0].rstrip("/")
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name in sys.argv[1:] or PICTURES:
+            width, height, path, query = PICTURES[name]
+            page = browser.new_page(viewport={"width": width, "height": height})
+            take(page, f"{url}{path}?{urllib.parse.urlencode(query, doseq=True)}", FOLDER / f"{name}.png")
+            page.close()
+        browser.close()
+        board.terminate()
+
+
+def take(page: Page, address: str, file: Path) -> None:
+    """Take a picture of what fits into the window.
+
+    Args:
+        page: The window.
+        address: The URL.
+        file: The picture.
+    """
+    page.goto(address)
+    page.wait_for_load_state("networkidle")
+    page.wait_for_function(DRAWN)
+    page.screenshot(path=file)
+
+
+if __name__ == "__main__":
+    main()
