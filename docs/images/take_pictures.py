@@ -24,29 +24,23 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 FOLDER = Path(__file__).parent
+PARALLEL = "parallel(lr, val/loss.min, val/accuracy.max, result)"
+CHARTS = ["scatter(lr, val/loss.min, result)", "histogram(result)", PARALLEL]
 # Width and height of a picture, path of its page, and the words of the query.
 PICTURES = {
-    "board_runs": (1280, 720, "/runs", {"where": "name=exp"}),
-    "board_compare": (1280, 640, "/runs", {"where": "sweep.id=lr", "group": "lr", "over": "seed", "show": "both"}),
-    "board_charts": (
-        1280,
-        720,
-        "/runs",
-        {
-            "where": "sweep.id=search",
-            "panel": ["scatter(lr, val/loss.min, val/accuracy.max)", "parallel(lr, val/accuracy.max, val/loss.min)"],
-        },
-    ),
+    "board_runs": (1280, 720, "/runs", {"where": ["epochs>2", "name=exp"]}),
+    "board_compare": (1280, 600, "/runs", {"where": "epochs=5", "group": "lr", "over": "seed"}),
+    "board_charts": (1280, 1000, "/runs", {"where": "epochs=2", "layout": "charts", "panel": CHARTS, "wide": PARALLEL}),
     "board_run": (1200, 760, "/runs/1", {}),
     "board_curves": (1200, 640, "/runs/1", {"tab": "curves"}),
     "board_media": (1200, 760, "/runs/23", {"tab": "media"}),
     "board_sweep": (1200, 860, "/sweeps/search", {"brush.lr": "0.003..0.1"}),
 }
-# Every plot in sight is drawn, and nothing is loading.
-DRAWN = """() => [...document.querySelectorAll("figure")].filter((figure) => {
+# Every plot in sight is drawn.
+DRAWN = """() => [...document.querySelectorAll("figure.panel")].filter((figure) => {
     const place = figure.getBoundingClientRect();
-    return place.width && place.top < innerHeight && place.bottom > 0 && figure.matches(".panel, [data-chart]");
-}).every((figure) => figure.dataset.ready)"""
+    return place.width && place.top < innerHeight && place.bottom > 0;
+}).every((figure) => figure.dataset.ready || figure.closest("#sweep")?.dataset.ready)"""
 
 
 def main() -> None:

@@ -362,8 +362,13 @@ def _shadowing(record: Record, folders: Mapping[str, str]) -> Iterator[Differing
     """
     versions = {_plain_name(name): version for name, version in record.packages.items()}
     homes = importlib.metadata.packages_distributions() if folders else {}
-    for name in sorted(folders.keys() - _own_names(record)):
+    own = _own_names(record)
+    # A package of which the run recorded other modules as its own sources, such as an editable lab, is restored whole.
+    restored = {home for name in own for home in homes.get(name, ())}
+    for name in sorted(folders.keys() - own):
         for home in dict.fromkeys([*homes.get(name, ()), name]):
+            if home in restored:
+                break
             version = versions.get(_plain_name(home))
             if version is not None:
                 before = f"of the installed package {home} {version}"

@@ -1,12 +1,13 @@
 import importlib.metadata
 import json
 import platform
+import types
 
 import pytest
 
 from observers.provenance import sources_and_git as provenance
 from runs.errors import StoreError
-from runs.rerun.environment import compare_environment, compare_flags, requirements
+from runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
 from runs.rerun.record import Record
 from runs.stores.opening import open_store
 
@@ -143,3 +144,14 @@ def test_requirements_of_a_build_of_torch_say_where_it_is(record):
 def test_requirements_without_packages_are_refused(record):
     with pytest.raises(StoreError, match="names no packages"):
         requirements(Record(record(lambda found: found.update(packages={}))))
+
+
+@pytest.mark.parametrize(("own", "is_named"), [("train.py", True), ("configs/map.py", False)])
+def test_module_of_an_editable_lab_is_not_named_where_the_record_has_its_other_modules(monkeypatch, own, is_named):
+    homes = {"configs": ["sacristan"], "runs": ["sacristan"]}
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: homes)
+    old = types.SimpleNamespace(libraries={}, packages={"sacristan": "0.2.0"}, sources={own: None})
+    new = types.SimpleNamespace(libraries={"runs": {"folder": "/restored"}})
+    found = [entry.text for entry in compare_libraries(old, new)]
+    expected = "library runs: recorded of the installed package sacristan 0.2.0, now in /restored"
+    assert found == ([expected] if is_named else [])
