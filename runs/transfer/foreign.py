@@ -32,7 +32,7 @@ from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.metric_files import write_series
 from runs.transfer.trackers import reader_for
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found
+from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_plain
 
 __all__ = ["FILES", "ImportedRun", "import_foreign"]
 
@@ -137,7 +137,7 @@ def _import(
 def _read(found: Found) -> ForeignRun:
     try:
         run = found.read()
-        run.config = _with_texts_as_keys(run.config)
+        run.config, run.info = as_plain({"config": run.config, "info": run.info}).values()
     except (ForeignError, MissingExtraError, OSError):
         raise
     except Exception as error:  # parsers raise what they meet
@@ -146,13 +146,6 @@ def _read(found: Found) -> ForeignRun:
         if not abs(time) < _FAR_S:
             raise ForeignError(f"got the time {time:g}, expected seconds since 1970")
     return run
-
-
-def _with_texts_as_keys(value: Any) -> Any:
-    """Return a config, whose keys may be numbers in YAML, as JSON holds it."""
-    if isinstance(value, dict):
-        return {str(key): _with_texts_as_keys(item) for key, item in value.items()}
-    return [_with_texts_as_keys(item) for item in value] if isinstance(value, list) else value
 
 
 def _start_of(run: ForeignRun) -> float:

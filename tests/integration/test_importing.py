@@ -270,12 +270,12 @@ def test_event_file_cut_anywhere_keeps_whole_events_and_says_what_is_missing(tmp
         [found] = store
         counts.append(len(found.metric("loss")) if found.metrics else 0)
         assert run.outcome == ("new" if len(counts) == 1 else "completed")
-        assert bool(run.left_out) == (_num_torn(data[:size]) > 0), size
+        assert bool(run.left_out) == (num_torn(data[:size]) > 0), size
     assert counts == sorted(counts)
     assert counts[-1] == 60
 
 
-def _num_torn(data):
+def num_torn(data):
     at = 0
     while at + 12 <= len(data) and at + 16 + int.from_bytes(data[at : at + 8], "little") <= len(data):
         at += 16 + int.from_bytes(data[at : at + 8], "little")

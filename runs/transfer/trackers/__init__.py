@@ -23,6 +23,10 @@ READERS = {
     "aim": "aim_repositories",
     "comet": "comet_files",
     "clearml": "clearml_files",
+    "neptune": "neptune_exports",
+    "trackio": "trackio_databases",
+    "hydra": "hydra_outputs",
+    "dvclive": "dvclive_folders",
     "tensorboard": "event_files",
     "csv": "csv_files",
 }

@@ -20,6 +20,7 @@ import yaml
 from observers.record.json_text import parse_json
 from runs.errors import ForeignError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, parse_value
+from runs.transfer.trackers.source_files import is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -49,14 +50,15 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for where, folders, names in os.walk(path):
         folders.sort()
-        yield from (Path(where, name) for name in sorted(names) if Path(name).suffix in _SUFFIXES)
+        files = (Path(where, name) for name in sorted(names) if Path(name).suffix in _SUFFIXES)
+        yield from (file for file in files if is_inside(path, file))
 
 
 def _read(root: Path, path: Path) -> ForeignRun:
     is_below = root in path.parents
     title = path.relative_to(root).with_suffix("").as_posix() if is_below else path.stem
     run = ForeignRun(experiment=(root if is_below else path.parent).resolve().name, title=title)
-    rows = _json_rows(path, run.left_out) if path.suffix == ".jsonl" else _table_rows(path, run.left_out)
+    rows = _json_rows(path, run.left_out) if path.suffix == ".jsonl" else table_rows(path, run.left_out)
     if not rows:
         raise ForeignError("it has no rows")
     run.stopped = path.stat().st_mtime
@@ -93,7 +95,7 @@ def _is_epoch(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 1e8 < value < 1e11
 
 
-def _table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
+def table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
     text = _text(path)
     if not text.strip():
         return []

@@ -23,6 +23,7 @@ from observers.record.media_files import Content, MediaEntry
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps
 from runs.transfer.trackers.media_contents import histogram_content, png_content
+from runs.transfer.trackers.source_files import is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -75,7 +76,8 @@ def _folders(path: Path) -> Iterator[tuple[Path, list[Path]]]:
         return
     for where, folders, names in os.walk(path):
         folders.sort()
-        if files := [Path(where, name) for name in names if _FILE.fullmatch(name)]:
+        named = (Path(where, name) for name in names if _FILE.fullmatch(name))
+        if files := [file for file in named if is_inside(path, file)]:
             yield Path(where), sorted(files, key=_times)
 
 

@@ -13,6 +13,7 @@ when it is read, so that it hides no others; a part that cannot be read is left 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,10 +24,12 @@ import numpy as np
 from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError
 
-__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Points", "Reader", "as_steps", "parse_value"]
+__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Points", "Reader", "as_plain", "as_steps", "parse_value"]
 
 # The status of a run whose tracker does not record how it ended.
 UNKNOWN = "UNKNOWN"
+# Of a config or info.
+_MOST_ENTRIES = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +156,27 @@ class Reader(Protocol):
 
     def find(self, path: Path) -> Iterator[Found]:
         """Yield each run in a file or folder, oldest first."""
+
+
+def as_plain(value: Any) -> Any:
+    """Return a copy of a config as JSON holds it: keys, which may be numbers in YAML, become texts.
+
+    Args:
+        value: The config.
+
+    Raises:
+        ForeignError: If it has too many entries; references in YAML make them out of a few lines.
+    """
+    num_left = itertools.count(_MOST_ENTRIES, -1)
+
+    def copied(value: Any) -> Any:
+        if not next(num_left):
+            raise ForeignError(f"its config has more than {_MOST_ENTRIES:,} entries")
+        if isinstance(value, dict):
+            return {str(key): copied(item) for key, item in value.items()}
+        return [copied(item) for item in value] if isinstance(value, list) else value
+
+    return copied(value)
 
 
 def as_steps(steps: Sequence[Any]) -> np.ndarray:

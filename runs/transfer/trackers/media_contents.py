@@ -13,6 +13,7 @@ from observers.media.kinds import binned
 from observers.media.pixels import png_size
 from observers.media.table import Table
 from observers.record.media_files import Content
+from observers.record.regular_file import read_regular
 
 __all__ = ["file_content", "histogram_content", "png_content", "table_content"]
 
@@ -37,11 +38,11 @@ def file_content(path: Path) -> tuple[str, Content]:
     """
     suffix = path.suffix.lower()
     if suffix == ".png":
-        return "image", png_content(path.read_bytes())
+        return "image", png_content(read_regular(path))
     if suffix not in _FILES:
         raise ValueError(f"got a file {suffix or path.name!r}, expected .png, {', '.join(_FILES)}")
     kind, content_type = _FILES[suffix]
-    return kind, Content(path.read_bytes(), suffix, content_type, {})
+    return kind, Content(read_regular(path), suffix, content_type, {})
 
 
 def png_content(data: bytes) -> Content:

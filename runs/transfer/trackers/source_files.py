@@ -13,7 +13,7 @@ from pathlib import Path
 from observers.record.safe_paths import relative_path
 from runs.errors import ForeignError
 
-__all__ = ["file_inside", "files_below", "is_database", "open_database", "table_columns"]
+__all__ = ["file_inside", "files_below", "is_database", "is_inside", "open_database", "table_columns"]
 
 _MAGIC = b"SQLite format 3\0"
 
@@ -43,9 +43,19 @@ def file_inside(folder: Path, name: str) -> Path:
         ValueError: If it leads out of the folder, by its name or by a link.
     """
     path = relative_path(name)
-    if path is None or not (folder / path).resolve().is_relative_to(folder.resolve()):
+    if path is None or not is_inside(folder, folder / path):
         raise ValueError(f"{name!r} is no path in the run's folder")
     return folder / path
+
+
+def is_inside(folder: Path, path: Path) -> bool:
+    """Tell whether a path, after all links, is in a folder.
+
+    Args:
+        folder: The folder.
+        path: The path.
+    """
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def is_database(path: Path) -> bool:

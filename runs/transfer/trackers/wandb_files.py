@@ -20,7 +20,7 @@ from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import file_inside, files_below
+from runs.transfer.trackers.source_files import file_inside, files_below, is_inside
 from runs.transfer.trackers.wandb_log import HEADER, records
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -51,7 +51,8 @@ def _files(path: Path) -> Iterator[Path]:
         return
     for where, folders, names in os.walk(path):  # does not follow `latest-run`, a link
         folders.sort()
-        yield from (Path(where, name) for name in names if name.endswith(".wandb"))
+        files = (Path(where, name) for name in names if name.endswith(".wandb"))
+        yield from (file for file in files if is_inside(path, file))
 
 
 class _Reading:

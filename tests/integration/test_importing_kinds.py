@@ -1,0 +1,344 @@
+"""What holds for the readers of all trackers: values as the tracker's own reader tells them, and no harm from a source.
+
+`tests/data/trackers` holds a sample of each tracker, made by its own package, and what its own reader tells of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from runs.errors import ForeignError
+from runs.stores.opening import open_store
+from runs.transfer.foreign import import_foreign
+from tests.integration.test_importing import SAMPLES, digest_of, num_torn, points_of
+
+# The part of each sample to import, and its number of runs.
+KINDS = {
+    "mlflow": ("files", 4), "wandb": ("wandb", 2), "trackio": ("trackio", 2), "neptune": ("exports", 2),
+    "dvclive": ("repo", 1), "hydra": ("hydra", 4),
+}  # fmt: skip
+PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard"}
+# Kills itself at a call that writes a file of a staged run.
+KILLED = """
+import os, sys
+from runs.__main__ import main
+from runs.transfer import foreign
+
+write, calls = foreign._Staging._write, []
+
+def killing(self, *arguments):
+    calls.append(1)
+    if len(calls) == int(sys.argv[1]):
+        os.kill(os.getpid(), 9)
+    write(self, *arguments)
+
+foreign._Staging._write = killing
+main(sys.argv[2:])
+"""
+
+
+@pytest.fixture
+def unpacked(tmp_path):
+    """Return a function that unpacks the sample of a kind."""
+
+    def unpack(kind):
+        if kind in PACKAGES:
+            pytest.importorskip(PACKAGES[kind])
+        with zipfile.ZipFile(SAMPLES / f"{kind}.zip") as archive:
+            archive.extractall(tmp_path / "from")
+        return tmp_path / "from" / KINDS[kind][0]
+
+    return unpack
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path / "store", create=True) as store:
+        yield store
+
+
+def expected_of(kind):
+    return json.loads((SAMPLES / f"{kind}.json").read_text())
+
+
+def check_points(run, expected):
+    """Compare all points of a run with [step, repr of the value, seconds since 1970 or None]."""
+    assert points_of(run) == {
+        name: ([step for step, *_ in points], [value for _, value, *_ in points]) for name, points in expected.items()
+    }
+    for name, points in expected.items():
+        times = [point[2] for point in points if len(point) > 2]
+        if None not in times and times:
+            assert run.metric(name).times + run.start_time.timestamp() == pytest.approx(times, abs=0.011)
+
+
+@pytest.mark.parametrize("kind", ["trackio", "neptune"])
+def test_runs_with_ids_are_what_the_own_reader_tells(kind, unpacked, store):
+    path = unpacked(kind)
+    outcomes = list(import_foreign(path, store, tags=["old"]))
+    assert {run.outcome for run in outcomes} == {"new"}
+    expected = expected_of(kind)
+    assert {run.document["imported"]["key"] for run in store} == set(expected)
+    for run in store:
+        theirs = expected[run.document["imported"]["key"]]
+        assert (run.name, run["meta.comment"]) == ("digits", theirs["name"])
+        assert run.start_time.timestamp() == pytest.approx(theirs["start"], abs=0.001)
+        assert run.config == theirs.get("config", run.config)
+        check_points(run, theirs["metrics"])
+
+
+def test_run_of_trackio_has_its_media_artifacts_and_alerts(unpacked, store):
+    outcomes = list(import_foreign(unpacked("trackio"), store))
+    assert {run.left_out for run in outcomes} == {("3 values of 'word' are no numbers",)}
+    [run] = [run for run in store if run["meta.comment"] == "first"]
+    media = {entry["name"]: (entry["kind"], entry["step"]) for entry, _ in run.media_entries()}
+    assert media == {
+        "image": ("image", 51), "counts": ("histogram", 51), "table": ("table", 51), "notes": ("text", 51),
+    }  # fmt: skip
+    [image] = [entry for entry, _ in run.media_entries() if entry["name"] == "image"]
+    assert image["meta"] == {"width": 6, "height": 4, "caption": "black"}
+    assert run.artifacts["files/model/v0/model.txt"].read() == b"weights"
+    assert (run.status, run["info.trackio.group"]) == ("UNKNOWN", "seeds")
+    assert [alert["title"] for alert in run.info["alerts"]] == ["high loss"]
+
+
+def test_database_of_trackio_from_before_ids_is_read_by_names(unpacked, store):
+    path = unpacked("trackio")
+    with sqlite3.connect(path / "old.db") as database:
+        database.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)"
+        )
+        database.execute("INSERT INTO metrics VALUES (1, '2025-08-01T10:00:00', 'one', 3, '{\"loss\": \"NaN\"}')")
+    database.close()
+    [outcome] = import_foreign(path / "old.db", store)
+    run = store.get(outcome.id)
+    assert (run.name, run["meta.comment"], points_of(run)) == ("old", "one", {"loss": ([3], ["nan"])})
+    assert run.start_time.isoformat() == "2025-08-01T10:00:00+00:00"
+
+
+def test_run_of_neptune_has_status_tags_parameters_series_and_files(unpacked, store):
+    outcomes = list(import_foreign(unpacked("neptune"), store))
+    assert all(len(run.left_out) == 1 and "file 'lost': expected in" in run.left_out[0] for run in outcomes)
+    first, second = sorted(store, key=lambda run: run["meta.comment"])
+    assert (first.status, second.status) == ("UNKNOWN", "FAILED")
+    assert first.config == {"parameters": {"lr": 0.1, "net": {"width": 3}, "nesterov": False}, "optimizer": "adam"}
+    assert (first.note, sorted(first.tags), first["user"]) == ("a note", ["baseline", "first-try"], "user")
+    assert (first.duration_s, first["info.neptune.source_code.diff"]) == (60, "none")
+    assert first.read_output()[0] == b"hello from the run"
+    media = {entry["name"]: (entry["kind"], entry["step"]) for entry, _ in first.media_entries()}
+    assert media == {"notes": ("text", 1), "counts": ("histogram", 2), "samples": ("image", 0)}
+    assert first.artifacts["files/model.txt"].read() == b"weights"
+
+
+def test_folder_of_dvclive_is_what_its_own_reader_tells(unpacked, store):
+    [outcome] = import_foreign(unpacked("dvclive"), store)
+    assert outcome.left_out == ("metric 'word': 1 values are no numbers",)
+    [run] = store
+    check_points(run, expected_of("dvclive")["metrics"])
+    assert (run.name, run["meta.comment"], run.status) == ("repo", "dvclive", "UNKNOWN")
+    assert run.config == {"lr": 0.1, "net": {"width": 3}}
+    assert run.info["summary"] == {"step": 39, "best": 0.9, "word": "text"}
+    media = sorted((entry["name"], entry["step"]) for entry, _ in run.media_entries())
+    assert media == [("last.png", 39), ("samples", 0), ("samples", 20)]
+    assert json.loads(run.artifacts["files/plots/custom/points.json"].read()) == [{"x": 1, "y": 2}]
+
+
+def test_outputs_of_hydra_have_its_config_and_the_points_beside_once(unpacked, store):
+    path = unpacked("hydra")
+    assert {run.left_out for run in import_foreign(path, store)} == {()}
+    expected = expected_of("hydra")
+    assert {run["meta.comment"] for run in store} == set(expected)
+    for run in store:
+        theirs = expected[run["meta.comment"]]
+        assert (run.config, run.info["hydra"]["overrides"]) == (theirs["config"], theirs["overrides"])
+        assert (run.name, run.status) == ("train", "UNKNOWN")
+        assert b"hello from the run" in run.read_output()[0]
+        check_points(run, theirs["metrics"])
+        assert set(run.artifacts) == {f"files/.hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
+
+
+def test_metric_that_two_files_of_a_hydra_run_hold_is_imported_once(unpacked, store):
+    path = unpacked("hydra") / "outputs" / "2026-01-01" / "12-00-00"
+    (path / "metrics.csv").write_text("step,train/loss,more\n0,7,1\n")
+    [outcome] = import_foreign(path, store)
+    assert outcome.left_out == ("metrics.csv: 'train/loss', which another file has, too",)
+    [run] = store
+    assert (len(run.metric("train/loss")), points_of(run)["more"]) == (40, ([0], ["1.0"]))
+
+
+def test_runs_below_a_run_of_hydra_are_not_part_of_it(unpacked, store):
+    path = unpacked("hydra")
+    shutil.copytree(path / "outputs" / "2026-01-01" / "12-30-00" / ".hydra", path / ".hydra")
+    (path / "top.csv").write_text("loss\n1\n")
+    assert len(list(import_foreign(path, store))) == 5
+    [run] = [run for run in store if run["meta.comment"] == "hydra"]
+    assert points_of(run) == {"loss": ([0], ["1.0"])}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_source_is_left_as_it_is_and_importing_again_adds_nothing(kind, unpacked, store):
+    path = unpacked(kind)
+    before = digest_of(path)
+    first = [run.outcome for run in import_foreign(path, store)]
+    again = [run.outcome for run in import_foreign(path, store)]
+    assert (first.count("new"), again.count("present"), len(store)) == (KINDS[kind][1],) * 3
+    assert digest_of(path) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "num_points"),  # at most so many are lost
+    [
+        ("trackio", "digits.db", 168), ("neptune", "**/RUN-1*_part_1.parquet", 86),
+        ("neptune", "**/RUN-1*_part_0.parquet", 0), ("dvclive", "**/loss.tsv", 40), ("dvclive", "**/params.yaml", 0),
+        ("dvclive", "**/metrics.json", 0), ("dvclive", "**/last.png", 0),
+        ("hydra", "outputs/*/12-00-00/.hydra/config.yaml", 0), ("hydra", "outputs/*/12-00-00/.hydra/hydra.yaml", 0),
+        ("hydra", "outputs/*/12-00-00/tb/*", 40), ("hydra", "outputs/*/12-00-00/metrics.csv", 40),
+    ],
+)  # fmt: skip
+def test_file_cut_anywhere_takes_along_nothing_else(kind, pattern, num_points, unpacked, store):
+    path = unpacked(kind)
+    [file] = path.glob(pattern)
+    data = file.read_bytes()
+    whole = {run.place: run.num_points for run in import_foreign(path, store, kind, dry=True)}
+    for size in np.linspace(1, len(data) - 2, 20).astype(int):
+        file.write_bytes(data[:size])
+        if kind == "trackio" and size < 16:
+            continue  # it does not even begin like a database
+        outcomes = list(import_foreign(path, store, kind, dry=True))
+        assert sum(whole.values()) - sum(run.num_points for run in outcomes) <= num_points, size
+        is_whole = data[:size].endswith((b"\n", b"\r")) or (file.parent.name == "tb" and not num_torn(data[:size]))
+        for run in outcomes:  # what ends with a whole line may come of a process that is still writing
+            assert run.num_points == whole.get(run.place) or run.left_out or is_whole, size
+    file.write_bytes(data)
+    assert {run.place: run.num_points for run in import_foreign(path, store, kind)} == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_import_killed_while_it_writes_a_run_is_completed_by_the_next_one(kind, unpacked, tmp_path):
+    path = unpacked(kind)
+    num_runs = KINDS[kind][1]
+    words = [sys.executable, "-c", KILLED, "5" if num_runs > 1 else "2", "--store", str(tmp_path / "killed")]
+    killed = subprocess.run([*words, "import", str(path)], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    with open_store(tmp_path / "killed") as store, open_store(tmp_path / "whole", create=True) as whole:
+        assert len(store) < num_runs
+        for each in (store, whole):
+            list(import_foreign(path, each))
+        assert len(store) == num_runs
+        for run in whole:
+            other = store.get(run.document["uid"])
+            assert (points_of(other), other.config, other.info) == (points_of(run), run.config, run.info)
+            assert [*other.artifacts] == [*run.artifacts]
+            assert len(list(other.media_entries())) == len(list(run.media_entries()))
+
+
+def _lead_trackio_out(path, secret):
+    [image] = path.glob("media/digits/second/51/*.png")
+    image.unlink()
+    image.symlink_to(secret)
+    with sqlite3.connect(path / "digits.db") as database:
+        for number, name in enumerate(("../secret.png", str(secret), "../" * 20 + str(secret), "\0")):
+            value = json.dumps({f"bad{number}": {"_type": "trackio.image", "file_path": name}})
+            database.execute(
+                "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) "
+                "SELECT run_id, timestamp, run_name, 1, ? FROM metrics LIMIT 1",
+                (value,),
+            )
+        manifest = json.dumps([{"path": "../../../../../escaped", "digest": f"../../../../../{secret.name}"}])
+        database.execute("UPDATE artifact_versions SET manifest = ?", (manifest,))
+    database.close()
+
+
+def _lead_dvclive_out(path, secret):
+    folder = path / "dvclive"
+    (folder / "plots" / "images" / "link.png").symlink_to(secret)
+    (folder / "plots" / "metrics" / "link.tsv").symlink_to(secret)
+    (folder / "artifacts").symlink_to(secret.parent)
+    (folder / "params.yaml").write_text(f"a: !!python/object/apply:os.system ['touch {secret.parent}/executed']\n")
+    os.mkfifo(folder / "plots" / "images" / "fifo.png")
+
+
+def _lead_hydra_out(path, secret):
+    folder = path / "outputs" / "2026-01-01" / "12-00-00"
+    (folder / ".hydra" / "overrides.yaml").unlink()
+    (folder / ".hydra" / "overrides.yaml").symlink_to(secret)
+    (folder / "link.csv").symlink_to(secret)
+    hydra = folder / ".hydra" / "hydra.yaml"
+    hydra.write_text(hydra.read_text().replace("    name: train\n", f"    name: ../../../../{secret.stem}\n"))
+    (folder / ".hydra" / "config.yaml").write_text(
+        f"a: !!python/object/apply:os.system ['touch {secret.parent}/executed']\n"
+    )
+    config = path / "outputs" / "2026-01-01" / "12-30-00" / ".hydra" / "config.yaml"
+    lines = [f"a{place}: &a{place} [{', '.join([f'*a{place - 1}'] * 10)}]" for place in range(1, 9)]
+    config.write_text("a0: &a0 [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]\n" + "\n".join(lines))
+
+
+def _lead_neptune_out(path, secret):
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    file = next(path.glob("**/RUN-1*_part_2.parquet"))
+    table = parquet.read_table(file)
+    rows = table.to_pylist()
+    [template] = [row for row in rows if row["attribute_path"] == "model"]
+    names = ("../../../secret.png", str(secret), "RUN-1/link.png", "..", "")
+    rows += [
+        template | {"attribute_path": f"../bad{number}", "file_value": {"path": name}}
+        for number, name in enumerate(names)
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows, table.schema), file)
+    (next(path.glob("files/*/RUN-1")) / "link.png").symlink_to(secret)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lead_out"),
+    [
+        ("trackio", _lead_trackio_out), ("dvclive", _lead_dvclive_out), ("hydra", _lead_hydra_out),
+        ("neptune", _lead_neptune_out),
+    ],
+)  # fmt: skip
+def test_names_links_and_code_of_a_hostile_source_do_no_harm(kind, lead_out, unpacked, store, tmp_path):
+    path = unpacked(kind)
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(b"step,loss\n0,1234567\n")
+    lead_out(path, secret)
+    before = sorted(tmp_path.iterdir())
+    outcomes = list(import_foreign(path, store))
+    assert any(run.outcome == "new" for run in outcomes)
+    assert any(run.left_out for run in outcomes)
+    copies = [file for file in (tmp_path / "store").rglob("*") if file.is_file() and b"1234567" in file.read_bytes()]
+    assert copies == []
+    assert not any(1234567 in run.metric(name).values for run in store for name in run.metrics)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_part_of_an_export_of_neptune_that_is_missing_is_told(unpacked, store):
+    path = unpacked("neptune")
+    next(path.glob("**/RUN-1*_part_0.parquet")).unlink()
+    first, _ = import_foreign(path, store)
+    assert first.left_out[0] == "part 0 is missing: the export of the run was interrupted"
+    assert first.num_points == 86
+
+
+def test_damaged_database_of_trackio_hides_no_others(unpacked, store):
+    path = unpacked("trackio")
+    (path / "bad.db").write_bytes(b"SQLite format 3\0" + bytes(84))
+    failed, *others = import_foreign(path, store)
+    assert (failed.outcome, {run.outcome for run in others}) == ("failed", {"new"})
+    assert "bad.db: it cannot be read" in failed.left_out[0]
+
+
+def test_file_that_is_no_database_has_no_runs_of_trackio(tmp_path, store):
+    (tmp_path / "a.db").write_bytes(b"text")
+    with pytest.raises(ForeignError, match=r"a\.db holds no runs of the kind trackio"):
+        list(import_foreign(tmp_path / "a.db", store, "trackio"))
