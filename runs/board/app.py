@@ -52,7 +52,8 @@ def create_app(stores: Opener | Mapping[str, Opener], policy: Policy | None = No
     pages: list[BaseRoute] = list(ROUTES)
     if names:
         pages = [Mount("/s/{store}", routes=ROUTES), Route("/", _first_store), *all_stores.ROUTES]
-    routes = [Route("/static/{name}", _static_file), *pages]
+    static = [Route(path, _static_file) for path in ("/static/{name}", "/static/{version}/{name}")]
+    routes = [*static, *pages]
     middleware = [Middleware(Guard, policy=policy), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=4)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})
     app.state.boards = boards

@@ -37,7 +37,7 @@ class StorePool:
         self._late: asyncio.Future[Any] | None = None
         self._workers = [ThreadPoolExecutor(1, f"store-{number}") for number in range(num_threads)]
         self._stores: dict[ThreadPoolExecutor, Store] = {}
-        self._free: asyncio.LifoQueue[ThreadPoolExecutor] | None = None
+        self._free: asyncio.PriorityQueue[tuple[int, ThreadPoolExecutor]] | None = None
 
     async def ask(self, question: Callable[[Store], Answer]) -> Answer:
         """Ask a question in the thread of a store, and return the answer.
@@ -49,17 +49,17 @@ class StorePool:
             RunsError: If the store cannot be opened. Errors of the question are raised too.
         """
         if self._free is None:
-            # The thread that was used last is asked first, so that few stores are opened.
-            self._free = asyncio.LifoQueue()
-            for worker in reversed(self._workers):
-                self._free.put_nowait(worker)
-        worker = await self._free.get()
+            # The first free thread is asked, so that few stores are opened, and its index is seldom old.
+            self._free = asyncio.PriorityQueue()
+            for place in enumerate(self._workers):
+                self._free.put_nowait(place)
+        number, worker = await self._free.get()
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 worker, contextvars.copy_context().run, self._answer, worker, question
             )
         finally:
-            self._free.put_nowait(worker)
+            self._free.put_nowait((number, worker))
 
     async def ask_within(self, question: Callable[[Store], Answer], timeout_s: float) -> Answer:
         """Ask a question that may take some seconds; while a late answer is awaited, further ones are refused.

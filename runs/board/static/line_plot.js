@@ -1,7 +1,7 @@
 // Curves as SVG: gaps, bands and dashes. A drag zooms, a double click shows all, and the pointer reads values.
 import { announce } from "./board.js";
 import { Axis, textOf } from "./axes.js";
-import { colour, download, faded, fileName, save } from "./plots.js";
+import { SANS, colour, download, faded, fileName, save } from "./plots.js";
 import { asPng, asSvg, node } from "./svg.js";
 
 const [RIGHT, TOP, BOTTOM, FONT] = [10, 8, 36, 11.5];
@@ -74,7 +74,7 @@ function withRoom(range, isLog) {
 /** Draw curves into an SVG, {curves, title, xKind, yKind, xRange, yRange}; return its axes. */
 function drawInto(svg, { curves, title, xKind, yKind, xRange, yRange }, width, height) {
   const [text, dim, line] = ["--text", "--dim", "--line"].map(colour);
-  const font = { "font-family": getComputedStyle(document.body).fontFamily, "font-size": FONT };
+  const font = { "font-family": SANS, "font-size": FONT };
   const isOf = (range, kind) => range && (kind !== "log" || range[0] > 0);
   const own = isOf(xRange, xKind) ? xRange : extent(curves, ["x"], xKind === "log") ?? withRoom(null, xKind === "log");
   const all = isOf(yRange, yKind) ? yRange : withRoom(extent(curves, ["y", "low", "high", "raw"], yKind === "log", own), yKind === "log");
@@ -153,7 +153,8 @@ export class LinePlot {
     const tools = make("div", { className: "plot-tools" }, ...buttons, pan, this.button("All", "Show all", () => this.showAll()));
     place.replaceChildren(this.svg, this.line, this.box, this.readings, tools);
     this.listen();
-    new ResizeObserver(() => this.spec && this.isResized && this.render()).observe(place);
+    [this.width, this.height] = [place.clientWidth, place.clientHeight];
+    new ResizeObserver(([{ contentRect: { width, height } }]) => this.resize(width, height)).observe(place);
   }
 
   button(textContent, title, action) {
@@ -169,12 +170,13 @@ export class LinePlot {
     this.render();
   }
 
-  get isResized() {
-    return this.width !== this.place.clientWidth || this.height !== this.place.clientHeight;
+  resize(width, height) {
+    if (this.width === width && this.height === height) return;
+    [this.width, this.height] = [width, height];
+    if (this.spec) this.render();
   }
 
   render() {
-    [this.width, this.height] = [this.place.clientWidth, this.place.clientHeight];
     if (!this.width || !this.height) return; // it is drawn when it has a size
     Object.assign(this, drawInto(this.svg, { ...this.spec, yRange: this.yRange }, this.width, this.height));
     this.groups = [...this.svg.querySelectorAll("g[data-key]")];

@@ -1,11 +1,20 @@
 // Plots by plotly.js in the colours of the page, each with buttons that save it as PNG, SVG and CSV.
 import { announce, get } from "./board.js";
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const SANS = getComputedStyle(document.documentElement).getPropertyValue("--sans").trim();
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
+
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+const known = new Map();
+scheme.addEventListener("change", () => known.clear());
 
 /** Return a colour of the page as plotly.js takes it: `light-dark()` is resolved. */
 export function colour(name) {
+  if (!known.has(name)) known.set(name, resolved(name)); // each look at a style makes the browser lay out the page
+  return known.get(name);
+}
+
+function resolved(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;
   document.body.append(probe);
@@ -25,7 +34,7 @@ export function layoutOf(more = {}) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: css("--sans"), size: 11.5, color: text },
+    font: { family: SANS, size: 11.5, color: text },
     // Room for the labels of most axes: where it is too little, plotly.js draws all of it twice.
     margin: { l: 52, r: 10, t: 8, b: 44 },
     modebar: { bgcolor: ground, color: dim, activecolor: text },
@@ -168,7 +177,7 @@ export function plotly() {
 
 /** Call a function when the colours of the page change. */
 export function onScheme(redraw) {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  scheme.addEventListener("change", redraw);
 }
 
 /** Show where the pointer is over a plot in all of the plots that `plotsOf` returns, which have the same axis. */

@@ -1,5 +1,7 @@
 """Who may ask the board for what, and what every answer says."""
 
+import re
+
 import pytest
 
 from runs.board.assets import plotly_url
@@ -118,6 +120,18 @@ def test_browsers_keep_what_has_not_changed(client_of, recorded):
     again = client.get("/static/board.js", headers={"if-none-match": tag})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
     assert client.get("/static/board.js", headers={"if-none-match": '"another"'}).status_code == 200
+    page = client.get("/runs").text
+    scripts = re.findall(r'(?:src|href)="(/static/\w+/[\w.]+)"', page)
+    names = {url.rpartition("/")[2] for url in scripts}
+    # All that is imported is fetched at once, and kept as long as no file of the board changes.
+    assert {"board.css", "board.js", "workspace.js", "panels.js", "line_plot.js", "axes.js"} <= names
+    assert len(set(scripts)) == len(names)
+    for url in set(scripts):
+        answer = client.get(url)
+        assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+    older = client.get("/static/older/board.js")
+    assert (older.status_code, older.headers["cache-control"]) == (200, "no-cache")
+    assert not re.findall(r'"/static/[\w.]+"', page)  # where scripts would be run twice
     plotly = client.get(plotly_url())
     assert "immutable" in plotly.headers["cache-control"]
     assert plotly.headers["content-encoding"] == "gzip"
