@@ -1,7 +1,7 @@
 """Configuration of Sphinx: `python -m sphinx -W -c docs . build/docs` builds the documentation.
 
 The source is the whole repository, because pages link to files beside `docs/`. When a build begins, each public name
-gets a page in `docs/api`.
+gets a page in `docs/api`; so do the keys of the JSON that commands print.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ suppress_warnings = ["ref.python", "misc.highlighting_failure"]
 
 
 def write_api_pages(app: Any) -> None:
-    """Write a page for each public name, and one for each package that lists them."""
+    """Write a page for each public name, one for each package that lists them, and one of the keys of JSON."""
+    from runs.commands import schemas
+    from runs.documents.reference import reference_page
+
     API.mkdir(exist_ok=True)
     pages: dict[Path, str] = {}
     documented: dict[int, str] = {}
@@ -63,6 +66,7 @@ def write_api_pages(app: Any) -> None:
             directive = f"```{{eval-rst}}\n{api_directive(package, name, exported)}\n```"
             text = directive if first == f"{package}.{name}" else f"The same as [{first}]({first}.md)."
             pages[API / f"{package}.{name}.md"] = f"# {package}.{name}\n\n{text}\n"
+    pages[API / "json.md"] = reference_page(schemas())
     for path in set(API.glob("*.md")) - pages.keys():
         path.unlink()
     for path, text in pages.items():

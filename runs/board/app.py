@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute, Mount, Route
 from runs.board import all_stores
 from runs.board.assets import asset
 from runs.board.policy import Policy
-from runs.board.pool import StorePool
 from runs.board.rendering import render
 from runs.board.roots import root
 from runs.board.routes import ROUTES
 from runs.board.security import Guard
 from runs.board.visits import Board, board_of
+from runs.stores.pool import StorePool
 from runs.stores.store import Store
 
 __all__ = ["create_app"]

@@ -16,12 +16,12 @@ from starlette.routing import Route
 from runs.board.answers import json_response
 from runs.board.labels import RunLabels
 from runs.board.logins import read_body
-from runs.board.pool import StorePool
 from runs.board.rendering import render
 from runs.board.roots import root
 from runs.board.visitors import Role, Visitor
 from runs.comparison.kept_curves import KeptCurves
 from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
+from runs.stores.pool import StorePool
 from runs.stores.store import Store
 from runs.sweeps.views.reading import SweepReader
 

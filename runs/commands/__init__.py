@@ -1,14 +1,18 @@
 """The commands of `python -m runs`, one module a command.
 
 A module has `add_arguments(parser)`, which says what may be typed behind the command, and `main(arguments)`, which does
-the work and returns the exit code. What it needs for that it imports when it runs, so that a shell's completion and
-`--help` start fast. Commands parse, call and print; what they print is found by the library, and what they share lies
-in `runs.commands.terminal`. No command imports another.
+the work and returns the exit code; one with `--json` also has `JSON`, the type of what that prints. What it needs for
+its work it imports when it runs, so that a shell's completion and `--help` start fast. Commands parse, call and print;
+what they print is found by the library, and what they share lies in `runs.commands.terminal`. No command imports
+another.
 """
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
+import importlib
+from typing import Any
+
+__all__ = ["COMMANDS", "schemas"]
 
 # The module of each command, and its line in `runs --help`. A command is called like its module, less the underscore
 # (PEP 8's) where the name is a keyword or a module of the standard library.
@@ -45,6 +49,16 @@ COMMANDS = {
     "reap": "mark runs as DEAD whose process is gone",
     "reindex": "rebuild the index of the runs, and name unreadable ones",
     "mongod": "start a local MongoDB, until Ctrl-C",
+    "mcp": "answer a coding agent's questions about runs, over the Model Context Protocol",
+    "schema": "print the JSON Schema of a command's --json",
     "docs": "open the documentation, or the page that fits some words",
     "completion": "print the completion script of a shell",
 }
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each command that takes `--json`, by its name."""
+    from runs.documents.schemas import schema_of
+
+    modules = {name.rstrip("_"): importlib.import_module(f"runs.commands.{name}") for name in COMMANDS}
+    return {name: schema_of(name, module.JSON) for name, module in modules.items() if hasattr(module, "JSON")}

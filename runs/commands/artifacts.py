@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.contents import add_contents, list_or_get
+from runs.commands.terminal.contents import CONTENTS, add_contents, list_or_get
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+JSON = CONTENTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

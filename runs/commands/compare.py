@@ -9,12 +9,14 @@ from runs.commands.terminal.arguments import add_json, confidence, open_given
 from runs.commands.terminal.selection import add_conditions, add_direction, add_groups, find_chosen, names_in
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text
+from runs.documents.compared import Compared, comparison_of
 
 if TYPE_CHECKING:
     from runs.comparison.comparing import Comparison
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
+JSON = Compared
 _EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
 Between groups: the paired t-test if both share at least two values of --over, and at least half of theirs; else
 Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for small samples. p is Holm's for all pairs. Only
@@ -43,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Compare the groups, and print what came out."""
     from runs.comparison.comparing import compare
-    from runs.comparison.reporting import as_document, as_latex
+    from runs.comparison.reporting import as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     columns = (*by, *over, arguments.metric, "status", "command", "config")
@@ -59,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
             any_status=arguments.any_status,
         )
     if arguments.json:
-        print_json(as_document(comparison))
+        print_json(comparison_of(comparison))
     elif arguments.latex:
         print(as_latex(comparison), end="")
     else:

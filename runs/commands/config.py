@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Annotated, Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.text import harmless, print_json, print_text
 from runs.errors import RunsError
 from runs.query.texts import value_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+JSON = Annotated[Any, "The config, an object; with NAME that entry, of any type."]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

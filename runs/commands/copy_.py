@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, place
-from runs.commands.terminal.outcomes import print_copied
+from runs.commands.terminal.outcomes import CopiedRun, print_copied
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+JSON = list[CopiedRun]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_sources, print_text, print_unified
+from runs.documents.compared import Differences, differences_of
 from runs.query.texts import is_number, value_text
 
 if TYPE_CHECKING:
-    from runs.comparison.difference import Difference
     from runs.query.flattening import Changes
-    from runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+    _Section = Literal["command", "config", "git", "packages", "outcome", "metrics"]
 
-_SECTIONS = ("command", "config", "git", "packages", "outcome", "metrics")
+__all__ = ["JSON", "add_arguments", "main"]
+
+JSON = Differences
+_SECTIONS: tuple[_Section, ...] = ("command", "config", "git", "packages", "outcome", "metrics")
 _EPILOG = """The exit code is 0, whether the runs differ or not; with --exit-code it is 0 if they are the same, 1 if
 they differ, and 2 after an error. Times, hosts and metrics named system/... are not compared."""
 
@@ -35,41 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the differences."""
-    from runs.comparison.difference import compare_output, diff
-
     if arguments.exit_code:
         arguments.error_code = 2
     with open_given(arguments) as store:
         old, new = store.get(arguments.a), store.get(arguments.b)
-        found = diff(old, new)
-        output = compare_output(old, new) if arguments.log else None
-        differ = bool(found or output)
-        if arguments.json:
-            print_json(_document(old, new, found, output, differ))
-        else:
-            _print(old, new, found, output)
-    return 1 if differ and arguments.exit_code else 0
+        found = differences_of(old, new, with_output=arguments.log)
+    if arguments.json:
+        print_json(found)
+    else:
+        _print(found)
+    return 1 if found["differ"] and arguments.exit_code else 0
 
 
-def _document(old: Run, new: Run, found: Difference, output: str | None, differ: bool) -> dict[str, Any]:
-    document: dict[str, Any] = {name: {"id": run.id, "uid": run.uid} for name, run in (("a", old), ("b", new))}
-    document["differ"] = differ
-    document |= {name: dataclasses.asdict(getattr(found, name)) for name in _SECTIONS}
-    document["sources"] = found.sources
-    return document if output is None else {**document, "output": output}
-
-
-def _print(old: Run, new: Run, found: Difference, output: str | None) -> None:
-    if not found and not output:
-        print_text(f"runs {old.id} and {new.id} do not differ")
+def _print(found: Differences) -> None:
+    old, new = found["a"]["id"], found["b"]["id"]
+    if not found["differ"]:
+        print_text(f"runs {old} and {new} do not differ")
         return
     for name in _SECTIONS:
-        part = getattr(found, name)
-        if part:
+        if part := found[name]:
             print_text(name, "bold")
-            _print_changes(part, name, old.id, new.id)
-    print_sources(found.sources)
-    if output:
+            _print_changes(part, name, old, new)
+    print_sources(found["sources"])
+    if output := found.get("output"):
         print_text("output", "bold")
         print_unified(output)
 

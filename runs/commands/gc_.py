@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.outcomes import print_removed
+from runs.commands.terminal.outcomes import RemovedRuns, print_removed
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+JSON = RemovedRuns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

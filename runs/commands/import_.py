@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from runs.commands.terminal.arguments import add_json, is_url, number, open_place, where_of
-from runs.commands.terminal.outcomes import print_copied
+from runs.commands.terminal.outcomes import CopiedRun, print_copied
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.errors import RunsError
 from runs.query.texts import count_text
@@ -22,7 +21,29 @@ from runs.transfer.trackers import READERS
 if TYPE_CHECKING:
     from runs.transfer.foreign import ImportedRun
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Imported(TypedDict):
+    """The outcome for one run of another tracker.
+
+    Attributes:
+        place: Where it was found.
+        outcome: `new`; `completed`, if it replaces what an earlier import read; `present`, if nothing has changed; or
+            `failed`.
+        id: Id in the store; null if it failed, or with `--dry`.
+        num_points: Number of its points.
+        left_out: A sentence for each part that could not be imported, or why the run failed.
+    """
+
+    place: str
+    outcome: str
+    id: str | None
+    num_points: int
+    left_out: list[str]
+
+
+JSON = list[CopiedRun] | list[Imported]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,13 +86,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:
     counts: Counter[str] = Counter()
-    rows = []
+    rows: list[Imported] = []
     for run in outcomes:
         counts[run.outcome] += 1
         counts["partial"] += bool(run.left_out) and run.outcome != "failed"
         counts["points"] += run.num_points
         if in_json:
-            rows.append(dataclasses.asdict(run))
+            rows.append(_document(run))
         else:
             _print_run(run, dry=dry)
     if in_json:
@@ -82,6 +103,16 @@ def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: 
         verb = "would import into" if dry else "imported into"
         print_text(f"{verb} {where}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}")
     return 1 if counts["failed"] else 0
+
+
+def _document(run: ImportedRun) -> Imported:
+    return {
+        "place": run.place,
+        "outcome": run.outcome,
+        "id": run.id,
+        "num_points": run.num_points,
+        "left_out": list(run.left_out),
+    }
 
 
 def _print_run(run: ImportedRun, *, dry: bool) -> None:

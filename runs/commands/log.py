@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from runs.commands.terminal.arguments import add_json, add_run, number, open_given
 from runs.commands.terminal.sieve import Sieve
 from runs.commands.terminal.text import is_coloured, is_terminal, print_json
+from runs.documents.whole_runs import Output, output_of
 from runs.errors import RunsError
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
+JSON = Output
 _POLL_S = 0.5
 _RANK = number(int, lambda value: value >= 0, "the number of a rank, from 0")
 _EPILOG = """A terminal gets text, colours and the returns of progress bars, and no other escape sequences. A file or
@@ -44,8 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise RunsError(f"--rank {arguments.rank} --follow: the output of rank 0 alone can be followed")
         output = _output_of(run, arguments.rank)
         if arguments.json:
-            text = output().decode("utf-8", "replace")
-            print_json({"id": run.id, "uid": run.uid, "status": run.status, "output": text})
+            print_json(output_of(run, output))
             return 0
         sieve = Sieve(colours=is_coloured()) if is_terminal() else None
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from runs.commands.terminal.arguments import add_json, bound, open_given
 from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
-from runs.query.names import REFUSED
+from runs.documents.listing import COLUMNS, LISTED, Listing, list_runs, listed_run
 from runs.query.texts import (
     MISSING,
     STATUS_STYLES,
@@ -20,7 +19,6 @@ from runs.query.texts import (
     duration_text,
     is_number,
     time_text,
-    utc,
     value_text,
 )
 
@@ -28,9 +26,9 @@ if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
-_COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
+JSON = LISTED
 # Differing settings are not looked for among more runs than these.
 _MAX_COMPARED = 200
 _ON_A_SCREEN = 50
@@ -44,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
     add_selection(parser)
-    parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
+    parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(COLUMNS)})")
     help = f"maximum number of runs, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--limit", type=bound, metavar="N", help=help)
     help = "also list runs that were rejected before training; conditions find them anyway"
@@ -55,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs, once or for ever."""
-    columns = names_in(arguments.columns) if arguments.columns else _COLUMNS
+    columns = names_in(arguments.columns) if arguments.columns else COLUMNS
     limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0)
     conditions_in(arguments)  # rejects invalid ones before a store is opened
     with open_given(arguments) as store:
@@ -75,70 +73,24 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclasses.dataclass(frozen=True)
-class _Listing:
-    """Runs with their values, and those that cannot be read.
+def _find(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> Listing:
+    def usual(shown: Sequence[Run]) -> Sequence[str]:
+        return columns if arguments.columns else _usual_columns(shown, arguments)
 
-    Attributes:
-        rows: The runs, each with its values by column.
-        columns: Names of the columns.
-        broken: Ids of damaged runs, with the reasons.
-        is_filtered: Whether conditions chose the runs.
-        has_more: Whether there are more than the limit.
-        num_hidden: Number of refused runs that are left out.
-    """
-
-    rows: Sequence[tuple[Run, Mapping[str, Any]]]
-    columns: Sequence[str]
-    broken: dict[str, str]
-    is_filtered: bool
-    has_more: bool
-    num_hidden: int
+    filters, is_all = conditions_in(arguments), arguments.refused
+    return list_runs(store, filters, arguments.sort, limit, columns, with_refused=is_all, columns_of=usual)
 
 
-def _find(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> _Listing:
-    from runs.stores.rows import read_rows
-
-    is_filtered = bool(conditions_in(arguments))
-    is_hiding = not (is_filtered or arguments.refused)
-    also = [{REFUSED: {"$ne": True}}] if is_hiding else []
-    # One more tells whether there are more.
-    runs = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None, also)
-    shown = runs[:limit]
-    if not arguments.columns:
-        columns = _usual_columns(shown, arguments)
-    rows, problems = read_rows(shown, columns)
-    broken = dict(store.unreadable())
-    broken |= {id: why for id, why in problems.items() if id not in broken}
-    num_hidden = store.count({REFUSED: True}) if is_hiding else 0
-    return _Listing(rows, columns, broken, is_filtered, len(runs) > len(shown), num_hidden)
-
-
-# ---------------------------------------------------------------------- JSON
-
-
-def _print_json(listing: _Listing) -> None:
-    broken = dict(listing.broken)
-    documents = [_document(run, row, broken.pop(run.id, None)) for run, row in listing.rows]
+def _print_json(listing: Listing) -> None:
     if listing.is_filtered:
-        _note_broken(broken)
-    else:
-        empty = dict.fromkeys(listing.columns)
-        documents += [{"id": id, "uid": None, **empty, "unreadable": why} for id, why in broken.items()]
-    print_json(documents)
-
-
-def _document(run: Run, values: Mapping[str, Any], problem: str | None) -> dict[str, Any]:
-    from runs.query.names import TIMES, full_name
-
-    times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
-    return {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem}
+        _note_broken(listing.unlisted())
+    print_json(listing.documents())
 
 
 # ---------------------------------------------------------------------- tables
 
 
-def _print_tables(listing: _Listing, store: Store, *, are_usual: bool) -> None:
+def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
     """Print a table of the runs, and one of those that cannot be read."""
     rows, broken = listing.rows, listing.broken
     if rows:
@@ -151,9 +103,9 @@ def _print_tables(listing: _Listing, store: Store, *, are_usual: bool) -> None:
     elif not (broken or listing.num_hidden):
         print_text(f"there is no run in {store.where} yet")
     if listing.is_filtered:
-        ids = {run.id for run, _ in rows}
-        _note_broken({id: why for id, why in broken.items() if id not in ids})
-        broken = {id: why for id, why in broken.items() if id in ids}
+        unlisted = listing.unlisted()
+        _note_broken(unlisted)
+        broken = {id: why for id, why in broken.items() if id not in unlisted}
     if broken:
         print_text("cannot be read completely:", "red")
         print_table([Column(is_kept=True), Column()], [[Cell(id), Cell(why)] for id, why in broken.items()], indent=2)
@@ -165,13 +117,13 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
     from runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
-        return _COLUMNS
+        return COLUMNS
     is_comparable = arguments.sweep is not None or len(shown) <= _MAX_COMPARED
     names = telling_settings(shown, _ON_A_TERMINAL if is_terminal() else _IN_A_PIPE) if is_comparable else []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
-    wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
-    known = {full_name(name) for name in _COLUMNS} | {"_id"}
-    return tuple(dict.fromkeys(name for name in wanted if name in _COLUMNS or full_name(name) not in known))
+    wanted = [*COLUMNS[:-1], sorted_by, *names, COLUMNS[-1]]
+    known = {full_name(name) for name in COLUMNS} | {"_id"}
+    return tuple(dict.fromkeys(name for name in wanted if name in COLUMNS or full_name(name) not in known))
 
 
 def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
@@ -253,7 +205,7 @@ class _Lines:
     def print(self, rows: Sequence[tuple[Run, Mapping[str, Any]]]) -> None:
         if self._in_json:
             for run, row in rows:
-                print_json(_document(run, row, run.problem), in_one_line=True)
+                print_json(listed_run(run, row, run.problem), in_one_line=True)
             return
         values = [[row[name] for name in self._names] for _, row in rows]
         cells = [_cells(run, self._names, row) for (run, _), row in zip(rows, values, strict=True)]

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import is_terminal, print_json, print_text
+from runs.documents.whole_runs import METRICS, curves_of, statistics_of
 from runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
     from runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
+JSON = METRICS
 _STATISTICS = ("count", "last", "last_step", "min", "min_step", "max", "max_step", "mean")
-_PARTS = ("steps", "times_s", "values")
 _ON_A_SCREEN = 20
 _POINTS = number(int, lambda value: value == 0 or value >= 4, "at least 4, or 0 for all")
 
@@ -47,8 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.csv:
             _print_csv(points)
         elif arguments.json:
-            parts = {name: dict(zip(_PARTS, _lists(series), strict=True)) for name, series in points}
-            print_json({"id": run.id, "uid": run.uid, "metrics": parts or run.summary})
+            print_json(curves_of(run, names, count or None) if names else statistics_of(run))
         else:
             _print(run, names, points, count)
     return 0

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.text import print_json, print_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Noted(TypedDict):
+    """A run and its note.
+
+    Attributes:
+        id, uid: The run.
+        note: The note; empty without one.
+    """
+
+    id: str
+    uid: str | None
+    note: str
+
+
+JSON = Noted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
                 text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
             run = store.write_note(run, text)
         if arguments.json:
-            print_json({"id": run.id, "uid": run.uid, "note": run.note})
+            print_json(Noted(id=run.id, uid=run.uid, note=run.note))
         elif arguments.text is None:
             for line in run.note.splitlines():
                 print_text(line)

@@ -7,7 +7,7 @@ import dataclasses
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_output, add_runs, bound, confidence, open_given, output_of
 from runs.commands.terminal.outcomes import print_problems, print_written
@@ -15,13 +15,68 @@ from runs.commands.terminal.selection import add_curves, add_groups, add_selecti
 from runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
-    from runs.drawing.curve import Panel
+    import numpy as np
 
-__all__ = ["add_arguments", "main"]
+    from runs.drawing.curve import Curve, Panel
+
+__all__ = ["JSON", "add_arguments", "main"]
 
 _EPILOG = """Without --output the plot goes to the terminal. With --by each group is drawn as its mean, with
 Student's interval at each point. docs/comparing.md explains how curves with different steps are combined."""
 _LIMIT, _LEGEND_LINES = 20, 6
+
+
+class PlottedCurve(TypedDict):
+    """A curve; its lists have the same length.
+
+    Attributes:
+        label: The run, or the group.
+        own_from: Where the points of the run itself begin on the horizontal axis, with `--joined`; else null.
+        x, y: The points.
+        low, high: The band around the mean of a group; null without one.
+        counts: Number of runs in each mean; null for a single run.
+        raw: Values before smoothing; null without smoothing.
+    """
+
+    label: str
+    own_from: float | None
+    x: list[float]
+    y: list[float]
+    low: list[float] | None
+    high: list[float] | None
+    counts: list[int] | None
+    raw: list[float] | None
+
+
+class PlottedPanel(TypedDict):
+    """The curves of a metric.
+
+    Attributes:
+        metric: The metric.
+        x_label: Label of the horizontal axis.
+        notes: Notes, such as on left out runs.
+        curves: The curves.
+    """
+
+    metric: str
+    x_label: str
+    notes: list[str]
+    curves: list[PlottedCurve]
+
+
+class Plotted(TypedDict):
+    """The data of a plot.
+
+    Attributes:
+        x: The horizontal axis: `step`, `epoch`, `time` or `wall`.
+        panels: One for each metric.
+    """
+
+    x: str
+    panels: list[PlottedPanel]
+
+
+JSON = Plotted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +120,7 @@ def main(arguments: argparse.Namespace) -> int:
     if note:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
-        print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
+        print_json(Plotted(x=arguments.x, panels=[_document(panel) for panel in panels]))
     elif output is not None:
         from runs.drawing.figure_files import draw
 
@@ -77,13 +132,25 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _document(panel: Panel) -> dict[str, Any]:
-    curves = []
-    for curve in panel.curves:
-        parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
-        lists = {name: None if values is None else values.tolist() for name, values in parts.items()}
-        curves.append({"label": curve.label, "own_from": curve.own_from, **lists})
+def _document(panel: Panel) -> PlottedPanel:
+    curves = [_curve_document(curve) for curve in panel.curves]
     return {"metric": panel.metric, "x_label": panel.x_label, "notes": list(panel.notes), "curves": curves}
+
+
+def _curve_document(curve: Curve) -> PlottedCurve:
+    def listed(values: np.ndarray | None) -> list[Any] | None:
+        return None if values is None else values.tolist()
+
+    return {
+        "label": curve.label,
+        "own_from": curve.own_from,
+        "x": curve.x.tolist(),
+        "y": curve.y.tolist(),
+        "low": listed(curve.low),
+        "high": listed(curve.high),
+        "counts": listed(curve.counts),
+        "raw": listed(curve.raw),
+    }
 
 
 def _print(panels: Sequence[Panel]) -> None:

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from typing import TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_store_place, where_of
 from runs.commands.terminal.text import print_json, print_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Reaped(TypedDict):
+    """A run that was marked as DEAD.
+
+    Attributes:
+        run: Its folder, or its id in the database.
+        uid: Globally unique id; null for a run of stock Sacred.
+        status: DEAD.
+    """
+
+    run: str
+    uid: str | None
+    status: str
+
+
+JSON = list[Reaped]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     found = reap(where_of(arguments))
     if arguments.json:
-        print_json([{"run": str(run), "uid": uid, "status": "DEAD"} for run, uid in found])
+        print_json([Reaped(run=str(run), uid=uid, status="DEAD") for run, uid in found])
         return 0
     for run, uid in found:
         print_text(f"{run}: DEAD ({uid})")

@@ -4,11 +4,43 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
 from runs.commands.terminal.text import Progress, print_json, print_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Problem(TypedDict):
+    """A run that cannot be read completely.
+
+    Attributes:
+        id: Its id.
+        reason: Why it cannot be read.
+    """
+
+    id: str
+    reason: str
+
+
+class Reindexed(TypedDict):
+    """A new index.
+
+    Attributes:
+        num_runs: Number of runs in the index, including unreadable ones.
+        seconds: Seconds that it took.
+        index: The file; null in memory.
+        problems: Runs that cannot be read completely.
+    """
+
+    num_runs: int
+    seconds: float
+    index: str | None
+    problems: list[Problem]
+
+
+JSON = Reindexed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +59,9 @@ def main(arguments: argparse.Namespace) -> int:
         done = index.rebuild()
         seconds, problems = time.monotonic() - began, index.problems()
         if arguments.json:
-            named = [{"id": name, "reason": reason} for name, reason in problems]
+            named = [Problem(id=name, reason=reason) for name, reason in problems]
             path = None if index.path is None else str(index.path)
-            print_json({"num_runs": done.num_runs, "seconds": seconds, "index": path, "problems": named})
+            print_json(Reindexed(num_runs=done.num_runs, seconds=seconds, index=path, problems=named))
             return 0
         for name, reason in problems:
             print_text(f"{store / name}: {reason}")

@@ -3,33 +3,111 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, where_of
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
+from runs.documents.compared import RunKey, run_key
 from runs.errors import LaunchError, naming_os_errors
 from runs.query.texts import value_text
+from runs.rerun.environment import Differing
+from runs.rerun.verdict import Deviation, MetricVerdict, Tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from runs.rerun.environment import Differing
     from runs.rerun.planning import Plan
     from runs.rerun.record import Record
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.verdict import Verdict
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if the run could not be
 started. Times, output and metrics named system/... are not compared. Give a URL whose password was not recorded at
 the end: with SETTING=URL."""
 _DISTANCE = number(float, lambda value: value >= 0, "a number of at least 0, such as 1e-3")
+
+
+class Reproduced(TypedDict):
+    """A reproduction and its verdict.
+
+    Attributes:
+        of: The run.
+        by: The new run.
+        verdict: `IDENTICAL`, `WITHIN TOLERANCE` or `DIVERGED`.
+        text: The verdict in a line.
+        metrics: A verdict on each metric.
+        first: The first point beyond the tolerance; null without one.
+        reasons: Other differences that count, in sentences.
+        largest: The largest relative and absolute deviation.
+        tolerance: The allowed distance.
+        notes: Further sentences.
+        mode: `restored` for the recorded sources, `in place` for today's.
+        environment: Differences from the recorded environment.
+        sources: A unified diff by path.
+    """
+
+    of: RunKey
+    by: RunKey
+    verdict: str
+    text: str
+    metrics: list[MetricVerdict]
+    first: Deviation | None
+    reasons: list[str]
+    largest: list[Deviation]
+    tolerance: Tolerance
+    notes: list[str]
+    mode: str
+    environment: list[Differing]
+    sources: dict[str, str]
+
+
+class PlannedReproduction(TypedDict):
+    """The plan; printed with `--dry`.
+
+    Attributes:
+        of: The run.
+        mode: `restored` for the recorded sources, `in place` for today's.
+        commit: The git commit that is restored; null without one.
+        num_sources: Number of restored sources; null for today's.
+        command, cwd, variables: The process: its words, its folder, and variables added to its environment.
+        notes: Further sentences.
+        environment: Differences from the recorded environment.
+    """
+
+    of: RunKey
+    mode: str
+    commit: str | None
+    num_sources: int | None
+    command: list[str]
+    cwd: str
+    variables: dict[str, str]
+    notes: list[str]
+    environment: list[Differing]
+
+
+class RecordedEnvironment(TypedDict):
+    """The recorded packages; printed with `--env`.
+
+    Attributes:
+        requirements: The file that was written.
+        build: Command that builds the environment.
+        reproduce: Command that reproduces the run in it.
+        python: The recorded version of Python; null if unknown.
+    """
+
+    requirements: str
+    build: str
+    reproduce: str
+    python: str | None
+
+
+JSON = Reproduced | PlannedReproduction | RecordedEnvironment
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,7 +141,7 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.rerun.planning import planned
     from runs.rerun.record import Record
     from runs.rerun.reproducing import carry_out
-    from runs.rerun.verdict import DIVERGED, Tolerance
+    from runs.rerun.verdict import DIVERGED
 
     arguments.error_code = 2
     tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
@@ -148,7 +226,7 @@ def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
     build = f"{python} -m venv {here} && {here}/bin/python -m pip install -r {shlex.quote(str(path))}"
     again = f"{here}/bin/python -m runs --store {shlex.quote(redact(where_of(arguments)))} reproduce {record.id}"
     if arguments.json:
-        print_json({"requirements": str(path), "build": build, "reproduce": again, "python": record.python})
+        print_json(RecordedEnvironment(requirements=str(path), build=build, reproduce=again, python=record.python))
     else:
         print_text(build)
         print_text(again)
@@ -195,24 +273,29 @@ def _print_metrics(verdict: Verdict) -> None:
         print_table([Column("  metric"), Column("verdict", is_kept=True), *numbers], rows)
 
 
-def _document(done: Reproduction) -> dict[str, Any]:
+def _document(done: Reproduction) -> Reproduced:
     """Return the whole reproduction for `--json`."""
-    record = done.plan.record
+    record, verdict = done.plan.record, done.verdict
     return {
-        "of": {"id": record.id, "uid": record.run.uid},
-        "by": {"id": done.run.id, "uid": done.run.uid},
-        **done.verdict.as_json(),
-        "text": done.verdict.text,
+        "of": run_key(record.run),
+        "by": run_key(done.run),
+        "verdict": verdict.verdict,
+        "text": verdict.text,
+        "metrics": list(verdict.metrics),
+        "first": verdict.first,
+        "reasons": list(verdict.reasons),
+        "largest": list(verdict.largest),
+        "tolerance": verdict.tolerance,
         "notes": [*done.plan.notes, *done.plan.environment.notes, *done.notes],
         "mode": done.plan.mode,
-        "environment": _differences([*done.plan.environment.differences, *done.flags]),
+        "environment": [*done.plan.environment.differences, *done.flags],
         "sources": done.sources,
     }
 
 
-def _plan_document(plan: Plan) -> dict[str, Any]:
+def _plan_document(plan: Plan) -> PlannedReproduction:
     return {
-        "of": {"id": plan.record.id, "uid": plan.record.run.uid},
+        "of": run_key(plan.record.run),
         "mode": plan.mode,
         "commit": plan.restored.commit if plan.restored else None,
         "num_sources": plan.restored.num_sources if plan.restored else None,
@@ -220,9 +303,5 @@ def _plan_document(plan: Plan) -> dict[str, Any]:
         "cwd": str(plan.launch.cwd),
         "variables": plan.launch.environment,
         "notes": [*plan.notes, *plan.environment.notes],
-        "environment": _differences(plan.environment.differences),
+        "environment": list(plan.environment.differences),
     }
-
-
-def _differences(differences: Iterable[Differing]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(entry) for entry in differences]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from runs.commands.terminal.arguments import add_json, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
@@ -15,9 +15,40 @@ if TYPE_CHECKING:
     from runs.stores.changes import Discarded
     from runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
 _TITLES = ("id", "name", "status", "discarded", "uid")
+
+
+# `from` is a keyword.
+Restored = TypedDict("Restored", {"id": str, "uid": str | None, "from": str})
+Restored.__doc__ = """A run that was restored.
+
+Attributes:
+    id, uid: The run.
+    from: The former id or uid that was typed.
+"""
+
+
+class InTrash(TypedDict):
+    """A run in the trash.
+
+    Attributes:
+        id: Id that it had in the store.
+        uid: Globally unique id; null for a run of stock Sacred.
+        name: Name of the experiment.
+        status: Status at the end.
+        at: When it was moved to the trash, UTC.
+    """
+
+    id: str
+    uid: str | None
+    name: str
+    status: str
+    at: str
+
+
+JSON = list[Restored] | list[InTrash]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +79,7 @@ def _print_restored(runs: Sequence[tuple[str, Run]], *, in_json: bool) -> None:
 
 def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> None:
     if in_json:
-        print_json([{**vars(entry), "at": utc(entry.at.replace(tzinfo=None).isoformat())} for entry in entries])
+        print_json([_in_trash(entry) for entry in entries])
     elif not entries:
         print_text(f"the trash is empty in {where}")
     else:
@@ -63,3 +94,8 @@ def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> 
             for entry in entries
         ]
         print_table([Column(title, is_kept=title == "id") for title in _TITLES], rows)
+
+
+def _in_trash(entry: Discarded) -> InTrash:
+    at = utc(entry.at.replace(tzinfo=None).isoformat())
+    return {"id": entry.id, "uid": entry.uid, "name": entry.name, "status": entry.status, "at": at}

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.outcomes import print_removed
+from runs.commands.terminal.outcomes import RemovedRuns, print_removed
 from runs.commands.terminal.selection import add_conditions, choose_runs
 from runs.commands.terminal.text import harmless, print_text, print_to_stderr
 from runs.errors import RunsError, StoreError
@@ -16,8 +16,9 @@ from runs.query.texts import count_text, time_text
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
+JSON = RemovedRuns
 _MAX_SHOWN = 20
 
 

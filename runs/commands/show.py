@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text
+from runs.documents.whole_runs import SHOWN, shown_run
 from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.query.names import REFUSED
-from runs.query.texts import STATUS_STYLES, duration_text, list_text, time_text, utc, value_text
+from runs.query.texts import STATUS_STYLES, duration_text, list_text, time_text, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
 
+JSON = SHOWN
 _MAX_LINES = 12
 _STATISTICS = ("count", "last", "min", "max")
 
@@ -35,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         if arguments.json:
-            print_json(_document(run))
+            print_json(shown_run(run))
             return 0
         _print_head(run)
         _print_ranks(run)
@@ -45,37 +47,6 @@ def main(arguments: argparse.Namespace) -> int:
         _print_metrics(run)
         _print_failure(run)
     return 0
-
-
-def _document(run: Run) -> dict[str, Any]:
-    """Return all that `show` shows, in the form of `--json`."""
-    from runs.query.names import TIMES
-
-    document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
-    for name in ("artifacts", "resources", "_id", "id"):
-        document.pop(name, None)
-    packages = {key: value for key, value in run.provenance.items() if key != "packages"}
-    return {
-        "id": run.id,
-        "uid": run.uid,
-        **document,
-        "status": run.status,
-        "duration_s": run.duration_s,
-        "tags": run.tags,
-        "note": run.note,
-        "display_name": run.display_name,
-        "reproductions": run.reproductions,
-        **({"sessions": run.sessions} if run.sessions else {}),
-        "children": [child.id for child in run.children()],
-        "config": run.config.to_dict(),
-        "info": run.info.to_dict(),
-        "metrics": run.summary,
-        "artifacts": list(run.artifacts),
-        "checkpoints": list(run.checkpoints),
-        "sources": list(run.sources),
-        "resources": list(run.resources),
-        "provenance": packages,
-    }
 
 
 def _print_head(run: Run) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
@@ -12,7 +11,29 @@ from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 if TYPE_CHECKING:
     from runs.transfer.syncing import SyncResult
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Delivered(TypedDict):
+    """The delivery of a run.
+
+    Attributes:
+        folder: The folder of the run.
+        outcome: `delivered`, `up to date`, `running`, `delivered by another process`, `removed from the database`,
+            `incomplete` or `failed`.
+        run_id: Id in the database; null without one.
+        destination: The database, without credentials; empty if it cannot be read.
+        error: Why the delivery failed; null if it did not.
+    """
+
+    folder: str
+    outcome: str
+    run_id: str | None
+    destination: str
+    error: str | None
+
+
+JSON = list[Delivered]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +70,11 @@ def _print(result: SyncResult) -> None:
         print_text(f"{result.folder}: {result.outcome}{number} ({result.destination})")
 
 
-def _row(result: SyncResult) -> dict[str, Any]:
-    run_id = None if result.run_id is None else str(result.run_id)
-    return {**dataclasses.asdict(result), "folder": str(result.folder), "run_id": run_id}
+def _row(result: SyncResult) -> Delivered:
+    return {
+        "folder": str(result.folder),
+        "outcome": result.outcome,
+        "run_id": None if result.run_id is None else str(result.run_id),
+        "destination": result.destination,
+        "error": result.error,
+    }

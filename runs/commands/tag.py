@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from typing import TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.text import print_json, print_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["JSON", "add_arguments", "main"]
+
+
+class Tagged(TypedDict):
+    """A run and its tags.
+
+    Attributes:
+        id, uid: The run.
+        tags: All its tags, sorted.
+    """
+
+    id: str
+    uid: str | None
+    tags: list[str]
+
+
+JSON = Tagged
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
         words = arguments.words
         run = store.tag(run, remove=words) if arguments.remove else store.tag(run, words)
         if arguments.json:
-            print_json({"id": run.id, "uid": run.uid, "tags": run.tags})
+            print_json(Tagged(id=run.id, uid=run.uid, tags=run.tags))
         else:
             print_text(f"run {run.id}: {', '.join(run.tags) or 'no tags'}")
     return 0

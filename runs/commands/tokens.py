@@ -4,15 +4,65 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
+from runs.commands.terminal.arguments import add_json
 from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_json, print_text
 
-__all__ = ["add_arguments", "main"]
+if TYPE_CHECKING:
+    from runs.board.tokens import NamedToken, TokenFile
+
+__all__ = ["JSON", "add_arguments", "main"]
 
 _EPILOG = """The board accepts them with --tokens. The secret of a token is shown once: the file keeps its digest.
 Revoked tokens are rejected at once, also by running boards."""
 _ROLES = ("read", "note", "write")
+
+
+class Token(TypedDict):
+    """A token, without its secret; printed by `list`.
+
+    Attributes:
+        name: Its name.
+        role: `read`, `note` or `write`.
+        user: The account that its visitor records runs with.
+        created: When it was added, UTC.
+    """
+
+    name: str
+    role: str
+    user: str
+    created: str
+
+
+class NewToken(TypedDict):
+    """A new token; printed by `add`.
+
+    Attributes:
+        name: Its name.
+        role: `read`, `note` or `write`.
+        user: The account that its visitor records runs with.
+        token: The secret, which is shown once.
+    """
+
+    name: str
+    role: str
+    user: str
+    token: str
+
+
+class RevokedToken(TypedDict):
+    """A token that was revoked; printed by `revoke`.
+
+    Attributes:
+        revoked: Its name.
+    """
+
+    revoked: str
+
+
+JSON = list[Token] | NewToken | RevokedToken
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="ACCOUNT", help=help)
     help = "file of the tokens (sacristan/tokens.json in your folder of settings)"
     parser.add_argument("--tokens", type=Path, metavar="FILE", help=help)
+    add_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -37,16 +88,36 @@ def main(arguments: argparse.Namespace) -> int:
     file = TokenFile(arguments.tokens or default_tokens())
     if arguments.action == "add":
         role = Role[(arguments.role or "read").upper()]
-        print(file.add(arguments.name, role, arguments.user or ""), flush=True)
+        secret = file.add(arguments.name, role, arguments.user or "")
+        if arguments.json:
+            user = arguments.user or arguments.name
+            print_json(NewToken(name=arguments.name, role=role.word, user=user, token=secret))
+        else:
+            print(secret, flush=True)
     elif arguments.action == "revoke":
         file.revoke(arguments.name)
-        print_text(f"token {arguments.name} is revoked")
-    elif tokens := file.tokens():
+        if arguments.json:
+            print_json(RevokedToken(revoked=arguments.name))
+        else:
+            print_text(f"token {arguments.name} is revoked")
+    else:
+        _list(file, in_json=arguments.json)
+    return 0
+
+
+def _list(file: TokenFile, *, in_json: bool) -> None:
+    tokens = file.tokens()
+    if in_json:
+        print_json([_token(one) for one in tokens])
+    elif tokens:
         rows = [[Cell(one.name), Cell(one.role.word), Cell(one.user or one.name), Cell(one.created)] for one in tokens]
         print_table([Column("name", is_kept=True), Column("role"), Column("user"), Column("created")], rows)
     else:
         print_text(f"there are no tokens in {file.path}")
-    return 0
+
+
+def _token(one: NamedToken) -> Token:
+    return {"name": one.name, "role": one.role.word, "user": one.user or one.name, "created": one.created}
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -7,15 +7,40 @@ import math
 import sys
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_store_place, number, open_given
-from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.arguments import add_json, add_store_place, number, open_given
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
-__all__ = ["add_arguments", "main"]
+if TYPE_CHECKING:
+    from runs.work.watching import Notice
+
+__all__ = ["JSON", "add_arguments", "main"]
 
 _EPILOG = """Addresses are read from $SACRISTAN_NOTIFY, or from ~/.config/sacristan/notify with mode 0600. Runs that
 have addresses send their own messages; watch --notify sends those of the others, and of killed runs. Any number of
 watchers send a message once."""
+
+
+class Watched(TypedDict):
+    """Something that happened; one a line.
+
+    Attributes:
+        run, uid: The run, or the last one of the queue or the sweep.
+        event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
+            `sweep_done`; or an alert.
+        level: `info`, `success`, `warning` or `error`.
+        text: What happened, in a line or more.
+    """
+
+    run: str
+    uid: str | None
+    event: str
+    level: str
+    text: str
+
+
+JSON = Watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "how many hours to look back (24)"
     parser.add_argument("--back", type=hours, default=24.0, metavar="HOURS", help=help)
     parser.add_argument("--once", action="store_true", help="look once, such as from cron")
+    group = parser.add_mutually_exclusive_group()
     help = "send a test message to each address, and say which ones took it"
-    parser.add_argument("--test", action="store_true", help=help)
+    group.add_argument("--test", action="store_true", help=help)
+    add_json(group)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -68,8 +95,7 @@ def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) 
                         *digests.notices(recent, outbox.done),
                     ]
                     for notice in outbox.send(notices):
-                        for line in notice.text.splitlines():
-                            print_text(line)
+                        _print(notice, in_json=arguments.json)
                     sys.stdout.flush()
                 except StoreError as error:
                     if arguments.once:
@@ -80,6 +106,16 @@ def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) 
                 time.sleep(arguments.interval)
         finally:
             digests.close()
+
+
+def _print(notice: Notice, *, in_json: bool) -> None:
+    if in_json:
+        run = notice.run
+        document = Watched(run=run.id, uid=run.uid, event=notice.event, level=notice.level, text=notice.text)
+        print_json(document, in_one_line=True)
+        return
+    for line in notice.text.splitlines():
+        print_text(line)
 
 
 def _test(addresses: list[str]) -> int:

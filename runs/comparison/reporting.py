@@ -1,17 +1,15 @@
-"""A comparison as rows of text, as JSON, and as LaTeX."""
+"""A comparison as rows of text, and as LaTeX."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
-from typing import Any
 
 from runs.comparison.comparing import Comparison, GroupResult, PairResult
 
 __all__ = [
     "PAIR_HEAD",
-    "as_document",
     "as_latex",
     "escape_latex",
     "group_head",
@@ -148,58 +146,6 @@ def verdict(pair: PairResult) -> str:
     return f"{(pair.first if pair.verdict == 'first' else pair.second).name} is better{few}"
 
 
-def as_document(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON holds it; the keys stay the same from version to version.
-
-    Args:
-        comparison: The comparison; numbers that are not finite become None.
-    """
-    return {
-        "metric": comparison.metric,
-        "by": list(comparison.by),
-        "over": list(comparison.over),
-        "confidence": comparison.confidence,
-        "larger_is_better": comparison.larger_is_better,
-        "groups": [
-            {
-                "group": group.label,
-                "values": group.values,
-                **{name: _number(value) for name, value in dataclasses.asdict(group.sample).items()},
-                "best": _number(group.best),
-                "best_run": group.best_run,
-                "runs": list(group.runs),
-                "num_left_out": group.num_excluded,
-            }
-            for group in comparison.groups
-        ],
-        "pairs": [_pair_document(pair) for pair in comparison.pairs],
-        "left_out": [
-            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.excluded
-        ],
-        "cautions": list(comparison.cautions),
-    }
-
-
-def _pair_document(pair: PairResult) -> dict[str, Any]:
-    test = pair.test
-    numbers = {name: getattr(test, name) for name in ("low", "high", "t", "df", "p")}
-    return {
-        "first": pair.first.label,
-        "second": pair.second.label,
-        "method": test.method,
-        "n": test.n,
-        "unpaired": list(pair.unpaired),
-        "difference": _number(test.value),
-        **{name: _number(value) for name, value in numbers.items()},
-        "p_holm": _number(pair.p_holm),
-        "effect": _number(test.effect),
-        "effect_name": test.effect_name,
-        "verdict": pair.verdict,
-        "is_few": pair.is_few,
-        "reason": test.reason,
-    }
-
-
 def as_latex(comparison: Comparison) -> str:
     r"""Return the groups as a `tabular` with the rules of booktabs, which most templates load.
 
@@ -258,7 +204,3 @@ def _interval(low: float | None, high: float | None) -> tuple[str, float | None]
 
 def _p(p: float | None) -> str:
     return "-" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

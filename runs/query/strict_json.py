@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,19 +11,28 @@ __all__ = ["strict"]
 
 
 def strict(value: Any) -> Any:
-    """Return a document as strict JSON can hold it.
+    r"""Return a document as strict JSON can hold it.
 
     Args:
         value: The document; it may contain any object.
 
     Returns:
         A copy in which NaN and infinities are the texts that Python's `float` and JavaScript's `Number` parse, keys
-        are texts, tuples are lists, and other objects are their `str`.
+        are texts, tuples are lists, dataclasses are their fields, and other objects are their `str`. Lone surrogates,
+        as in names of files that are not UTF-8, are escaped (`\udcff`), as strict parsers reject them.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
+        return {_whole(str(key)): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [strict(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if dataclasses.is_dataclass(value):
+        return strict(vars(value))
+    return _whole(str(value))
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

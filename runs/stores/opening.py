@@ -15,7 +15,7 @@ __all__ = ["open_store"]
 _SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
-def open_store(where: str | Path | None = None, *, create: bool = False) -> Store:
+def open_store(where: str | Path | None = None, *, create: bool = False, is_read_only: bool = False) -> Store:
     """Open the runs of a folder or a database; close the store, or use it in a `with` block.
 
     Args:
@@ -24,6 +24,8 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
             as in `MongoObserver(collection_prefix="lab")`, follows a `#`: `mongodb://host/database#lab`; so does the
             name in `collection="lab"`.
         create: Whether to create a missing folder, to copy or import runs into. A database needs no creating.
+        is_read_only: Whether questions write nothing into the folder, not even its index, which then lies in the user's
+            cache. Questions never write into a database.
 
     Returns:
         The store: `find`, `get`, `frame` and so on.
@@ -52,4 +54,4 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     if create:
         with naming_os_errors(f"{where} cannot be made"):
             Path(where).mkdir(parents=True, exist_ok=True)
-    return Store(FolderBackend(where))
+    return Store(FolderBackend(where, is_read_only=is_read_only))

@@ -104,6 +104,8 @@ sources get 1 -o sources --force
 tag 1 good
 note 1
 reap --json
+schema
+schema tag
 reindex
 sync --json
 completion bash

@@ -16,6 +16,7 @@ from runs.__main__ import main
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
+from tests.documents import checked
 from tests.labs import copy_lab
 from tests.processes import DEVNULL, Process, run
 
@@ -239,7 +240,7 @@ def test_one_changed_line_diverges_where_it_takes_effect(recorded, tmp_path):
     assert "+    loss += 0.5 * (step == 7)" in done.stdout
     # Its own sources still give the same.
     done = reproduce("1", "--json", store=recorded.store, cwd=tmp_path)
-    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "IDENTICAL")
+    assert (done.returncode, checked("reproduce", done.stdout)["verdict"]) == (0, "IDENTICAL")
     with open_store(recorded.store) as store:
         assert [entry["mode"] for entry in store.get("1").reproductions] == ["in place", "restored"]
 
@@ -262,7 +263,7 @@ def test_another_seed_and_another_package_are_noticed(recorded, tmp_path):
     edit(recorded.store, "1", "config.json", lambda config: config.update(seed=1))
     edit(recorded.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0"))
     done = reproduce("1", "--json", store=recorded.store, cwd=tmp_path)
-    found = json.loads(done.stdout)
+    found = checked("reproduce", done.stdout)
     assert (done.returncode, found["verdict"], found["first"]["metric"], found["first"]["step"]) == (
         1,
         "DIVERGED",
@@ -472,7 +473,7 @@ def test_dry_shows_all_and_runs_nothing(recorded, tmp_path, reproduce_here):
     assert "package sacred: recorded 0.7.0" in done.stdout
     assert "package ruff: recorded 0.0.1" in done.stdout
     assert str(recorded.folder) in done.stdout
-    found = json.loads(reproduce_here("--dry", "--json").stdout)
+    found = checked("reproduce", reproduce_here("--dry", "--json").stdout)
     assert found["command"][2:4] == ["main", "with"]
     assert found["commit"] == git(recorded.folder, "rev-parse", "HEAD").strip()
     assert not (recorded.store / "2").exists()

@@ -49,6 +49,8 @@ FLOORS = [
     "runs.stores.opening",
     "runs.transfer.trackers",
     "runs.comparison runs.notebooks runs.transfer",
+    "runs.documents",
+    "runs.documents.mcp",
     "runs.rerun",
     "runs.work",
     "runs.sweeps",
@@ -79,7 +81,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Folders and files at the top of a package.
-MOST_AT_TOP = {"runs": 14, "observers": 11}
+MOST_AT_TOP = {"runs": 15, "observers": 11}
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
 from runs.commands.terminal.tables import Cell, Column, print_table
@@ -15,7 +15,34 @@ from runs.query.texts import MISSING, size_text
 if TYPE_CHECKING:
     from runs.stores.run import Content, Run
 
-__all__ = ["add_contents", "list_or_get"]
+__all__ = ["CONTENTS", "Fetched", "ListedFile", "add_contents", "list_or_get"]
+
+
+class ListedFile(TypedDict):
+    """A file of a run; printed by `ls`.
+
+    Attributes:
+        name: Its name.
+        bytes: Its size; null if the file is missing.
+    """
+
+    name: str
+    bytes: int | None
+
+
+class Fetched(TypedDict):
+    """Files that were written; printed by `get`.
+
+    Attributes:
+        files: Paths of the files.
+        refused: A sentence for each file that could not be written.
+    """
+
+    files: list[str]
+    refused: list[str]
+
+
+CONTENTS = list[ListedFile] | Fetched
 
 
 def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
@@ -58,7 +85,7 @@ def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run],
         run = store.get(arguments.run)
         rows = [(name, length_of(content)) for name, content in contents_of(run).items()]
     if arguments.json:
-        print_json([{"name": name, "bytes": length} for name, length in rows])
+        print_json([ListedFile(name=name, bytes=length) for name, length in rows])
     elif not rows:
         print_text(f"run {run.id} has no {kind}")
     else:
@@ -74,7 +101,7 @@ def _get(arguments: argparse.Namespace, contents_of: Callable[[Run], Mapping[str
         contents = choose(contents_of(store.get(arguments.run)), arguments.names)
         done = fetch(contents, arguments.output, overwrite=arguments.force)
     if arguments.json:
-        print_json({"files": [str(path) for path in done.files], "refused": done.refused})
+        print_json(Fetched(files=[str(path) for path in done.files], refused=list(done.refused)))
     else:
         for path in done.files:
             print_text(str(path))

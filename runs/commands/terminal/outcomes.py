@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from runs.query.texts import count_text, list_text, size_text
@@ -12,7 +12,47 @@ from runs.query.texts import count_text, list_text, size_text
 if TYPE_CHECKING:
     from runs.stores.changes import Copied, Removed
 
-__all__ = ["print_copied", "print_left_out", "print_problems", "print_removed", "print_written"]
+__all__ = [
+    "CopiedRun",
+    "RemovedRuns",
+    "print_copied",
+    "print_left_out",
+    "print_problems",
+    "print_removed",
+    "print_written",
+]
+
+
+# `from` is a keyword.
+CopiedRun = TypedDict(
+    "CopiedRun", {"id": str, "uid": str | None, "is_new": bool, "left_out": list[str], "from": NotRequired[str]}
+)
+CopiedRun.__doc__ = """A run that was copied, or imported from an archive.
+
+Attributes:
+    id, uid: The run in the store that received it.
+    is_new: Whether the store lacked it; an existing run stays unchanged.
+    left_out: A sentence for each part that could not be copied.
+    from: Id in the store that it comes from; missing for an archive.
+"""
+
+
+class RemovedRuns(TypedDict):
+    """The runs and files that were removed, and those that were kept.
+
+    Attributes:
+        runs: Ids of the removed runs.
+        contents: Number of removed files that no other run uses.
+        bytes: Size of these files.
+        young: Number of files without a run that are too young to be removed.
+        unreadable: Ids of unreadable runs, because of which files were kept.
+    """
+
+    runs: list[str]
+    contents: int
+    bytes: int
+    young: int
+    unreadable: list[str]
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
@@ -24,15 +64,7 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
         in_trash: Whether the runs are in the trash, from which they can be restored.
     """
     if in_json:
-        print_json(
-            {
-                "runs": removed.runs,
-                "contents": removed.num_contents,
-                "bytes": removed.num_bytes,
-                "young": removed.num_young,
-                "unreadable": removed.unreadable,
-            }
-        )
+        print_json(_removed(removed))
         return
     if removed.runs:
         runs = f"run{'s' * (len(removed.runs) > 1)} {list_text(removed.runs)}"
@@ -53,6 +85,16 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
         )
 
 
+def _removed(removed: Removed) -> RemovedRuns:
+    return {
+        "runs": list(removed.runs),
+        "contents": removed.num_contents,
+        "bytes": removed.num_bytes,
+        "young": removed.num_young,
+        "unreadable": list(removed.unreadable),
+    }
+
+
 def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json: bool) -> None:
     """Print the new id of each copied run.
 
@@ -62,8 +104,7 @@ def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json
         in_json: Whether to print JSON.
     """
     if in_json:
-        rows = [{"id": c.run.id, "uid": c.run.uid, "is_new": c.is_new, "left_out": list(c.left_out)} for c in copied]
-        print_json([{**row, **({"from": id} if ids else {})} for row, id in zip(rows, ids or rows, strict=True)])
+        print_json([_copied(one, ids[number] if ids else None) for number, one in enumerate(copied)])
         return
     for number, one in enumerate(copied):
         before = f"run {ids[number]}" if ids else str(one.run.uid)
@@ -72,6 +113,18 @@ def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json
         else:
             print_text(f"{before} is in {one.run.store.where} already, as run {one.run.id}; nothing is changed")
         print_left_out(one.left_out)
+
+
+def _copied(one: Copied, id: str | None) -> CopiedRun:
+    document: CopiedRun = {
+        "id": one.run.id,
+        "uid": one.run.uid,
+        "is_new": one.is_new,
+        "left_out": list(one.left_out),
+    }
+    if id is not None:
+        document["from"] = id
+    return document
 
 
 def print_written(output: Path, what: str, note: str = "", *, with_length: bool = True) -> None:

@@ -57,11 +57,12 @@ class IndexFile:
 
     Args:
         store: The folder of runs.
+        is_read_only: Whether the folder is left as it is, writable or not.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, *, is_read_only: bool = False) -> None:
         self.store = store
-        self._places = _places(store)
+        self._places = _places(store)[is_read_only:]
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._was_remade = False

@@ -66,12 +66,19 @@ class Index(contextlib.AbstractContextManager["Index"]):
     Args:
         store: The folder of runs.
         on_progress: Called now and then during long updates with the task, the amount done and the total.
+        is_read_only: Whether the folder is left as it is, writable or not.
     """
 
-    def __init__(self, store: str | Path, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: str | Path,
+        on_progress: Callable[[str, int, int], None] | None = None,
+        *,
+        is_read_only: bool = False,
+    ) -> None:
         self.store = Path(store)
         self.on_progress = on_progress
-        self._file = IndexFile(self.store)
+        self._file = IndexFile(self.store, is_read_only=is_read_only)
         self._stamps: dict[str, str] = {}
         # The connection of the last update, and SQLite's count of what others have written over it.
         self._updated: sqlite3.Connection | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import time
@@ -50,6 +51,7 @@ class FolderBackend(Backend):
 
     Args:
         where: The folder.
+        is_read_only: Whether questions leave the folder as it is; its index then lies in the user's cache.
 
     Attributes:
         folder: The folder.
@@ -59,15 +61,17 @@ class FolderBackend(Backend):
         StoreError: If there is no such folder, or it cannot be read.
     """
 
-    def __init__(self, where: str | Path) -> None:
+    def __init__(self, where: str | Path, *, is_read_only: bool = False) -> None:
         self.folder = Path(where)
         self.where = str(where)
         require_folder(self.folder)
-        self.index = Index(self.folder)
+        self.index = Index(self.folder, is_read_only=is_read_only)
+        self._is_read_only = is_read_only
         self._updated = -math.inf
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FolderBackend, (self.folder.absolute(),), {"where": self.where}
+        reopen = functools.partial(FolderBackend, is_read_only=self._is_read_only)
+        return reopen, (self.folder.absolute(),), {"where": self.where}
 
     def close(self) -> None:
         self.index.close()

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from runs.board.pool import StorePool
 from runs.board.views import RunsView
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.batch import Batch
 from runs.stores.opening import open_store
+from runs.stores.pool import StorePool
 
 
 def ids(text):
@@ -385,7 +385,7 @@ def test_board_that_closes_leaves_the_first_reading(unread):
         while not pool.is_closed:
             await asyncio.sleep(0.01)
         go_on.set()
-        with pytest.raises(StoreError, match="the board has been closed"):
+        with pytest.raises(StoreError, match="the pool has been closed"):
             await question
         await closing
 

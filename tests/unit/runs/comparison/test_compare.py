@@ -10,7 +10,6 @@ from runs.comparison.comparing import compare
 from runs.comparison.direction import direction_of
 from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (
-    as_document,
     as_latex,
     escape_latex,
     group_head,
@@ -20,6 +19,7 @@ from runs.comparison.reporting import (
     round_to,
     verdict,
 )
+from runs.documents.compared import comparison_of
 from runs.errors import ComparisonError
 from runs.stores.settings import differing, identity, settings, show
 
@@ -152,7 +152,7 @@ def test_equal_values_are_no_surprise(write_store):
     assert [group.sample.std for group in found.groups] == [0.0, 0.0]
     assert (found.pairs[0].verdict, found.pairs[0].test.p) == ("too few", None)
     assert any("all 5 values are equal" in caution for caution in found.cautions)
-    json.dumps(as_document(found), allow_nan=False)
+    json.dumps(comparison_of(found), allow_nan=False)
 
 
 def test_group_without_a_value_comes_last(write_store):
@@ -174,10 +174,10 @@ def test_p_is_corrected_for_all_pairs(write_store):
 def test_order_of_runs_changes_nothing(write_store):
     store = write_store(*rows("sgd", SGD), *rows("adam", ADAM), *rows("adam", [0.3, 0.4]), *rows("x", [0.1, math.nan]))
     runs = store.find()
-    first = as_document(compare(runs, "opt.name", "seed", "val/accuracy.max"))
+    first = comparison_of(compare(runs, "opt.name", "seed", "val/accuracy.max"))
     for seed in range(5):
         random.Random(seed).shuffle(runs)
-        assert as_document(compare(runs, "opt.name", "seed", "val/accuracy.max")) == first
+        assert comparison_of(compare(runs, "opt.name", "seed", "val/accuracy.max")) == first
 
 
 def test_groups_by_several_fields_and_any_kind_of_value(write_store):

@@ -79,8 +79,8 @@ class StorePool:
             self._late = asked
             asked.add_done_callback(self._forget)
         if self.progress:
-            raise StoreAwayError("{}: {:,} of {:,}; reload the page later".format(*self.progress))
-        raise StoreAwayError(f"the store has not answered within {timeout_s:g} s; reload the page later")
+            raise StoreAwayError("{}: {:,} of {:,}; ask again later".format(*self.progress))
+        raise StoreAwayError(f"the store has not answered within {timeout_s:g} s; ask again later")
 
     def _forget(self, late: asyncio.Future[Any]) -> None:
         self._late = None
@@ -99,7 +99,7 @@ class StorePool:
 
     def _note(self, what: str, done: int, total: int) -> None:
         if self.is_closed:
-            raise StoreError("the board has been closed")
+            raise StoreError("the pool has been closed")
         self.progress = (what, done, total) if done < total else None
 
     def close(self) -> None:

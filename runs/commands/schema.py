@@ -1,0 +1,35 @@
+"""`schema`: the JSON Schema of what a command prints with `--json`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from runs.commands import schemas
+from runs.errors import RunsError
+from runs.query.texts import suggestion
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = "Without COMMAND, all keys of all commands are printed as a page of Markdown."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = _EPILOG
+    parser.add_argument("name", nargs="?", metavar="COMMAND", help="a command that takes --json")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print one schema, or the reference of all."""
+    from runs.documents.reference import reference_page
+
+    found = schemas()
+    if arguments.name is None:
+        print(reference_page(found), end="")
+        return 0
+    if arguments.name not in found:
+        hint = suggestion(arguments.name, found, f"there are: {', '.join(found)}")
+        raise RunsError(f"schema: got {arguments.name!r}, which is no command with --json; {hint}")
+    print(json.dumps(found[arguments.name], indent=2))
+    return 0

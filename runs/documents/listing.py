@@ -1,0 +1,127 @@
+"""Lists of runs, with those that cannot be read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
+
+from runs.documents.schemas import Others
+from runs.query.texts import utc
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+
+__all__ = ["COLUMNS", "LISTED", "ListedRun", "Listing", "list_runs", "listed_run"]
+
+COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
+
+
+class ListedRun(TypedDict):
+    """A run, with one key for each requested column.
+
+    Attributes:
+        id: Id in the store.
+        uid: Globally unique id; null for a run of stock Sacred, and for an unreadable one.
+        unreadable: Why the run cannot be read completely; null if it can.
+    """
+
+    id: str
+    uid: str | None
+    unreadable: str | None
+
+
+LISTED = list[Annotated[ListedRun, Others("The value of each requested column, under its name as requested.")]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """Runs with their values, and those that cannot be read.
+
+    Attributes:
+        rows: The runs, each with its values by column.
+        columns: Names of the columns.
+        broken: Ids of damaged runs, with the reasons.
+        is_filtered: Whether conditions chose the runs.
+        has_more: Whether there are more than the limit.
+        num_hidden: Number of refused runs that are left out.
+    """
+
+    rows: Sequence[tuple[Run, Mapping[str, Any]]]
+    columns: Sequence[str]
+    broken: dict[str, str]
+    is_filtered: bool
+    has_more: bool
+    num_hidden: int
+
+    def documents(self) -> list[ListedRun]:
+        """Return the runs for JSON; without conditions, those that cannot be read at all follow the others."""
+        documents = [listed_run(run, row, self.broken.get(run.id)) for run, row in self.rows]
+        return documents if self.is_filtered else documents + [self._unread(id) for id in self.unlisted()]
+
+    def unlisted(self) -> dict[str, str]:
+        """Return the damaged runs that are not among the rows, with the reasons."""
+        listed = {run.id for run, _ in self.rows}
+        return {id: why for id, why in self.broken.items() if id not in listed}
+
+    def _unread(self, id: str) -> ListedRun:
+        row = {"id": id, "uid": None, **dict.fromkeys(self.columns), "unreadable": self.broken[id]}
+        return cast("ListedRun", row)
+
+
+def list_runs(
+    store: Store,
+    filters: Sequence[Any],
+    sort: str,
+    limit: int | None,
+    columns: Sequence[str],
+    *,
+    with_refused: bool = False,
+    columns_of: Callable[[Sequence[Run]], Sequence[str]] | None = None,
+) -> Listing:
+    """Return runs with the values of columns.
+
+    Args:
+        store: The store.
+        filters: Filters that a run must pass; without any, refused runs are left out.
+        sort: The field to sort by, with `-` before it for descending order.
+        limit: The maximum number of runs; None for all.
+        columns: The fields to fetch.
+        with_refused: Whether to list refused runs, too.
+        columns_of: Chooses the columns by the found runs; by default they are those fetched.
+
+    Raises:
+        FilterError: If a filter, the order or a column is invalid.
+        StoreError: If the store cannot be read.
+    """
+    from runs.query.names import REFUSED
+    from runs.stores.rows import read_rows
+
+    is_hiding = not (filters or with_refused)
+    also = [{REFUSED: {"$ne": True}}] if is_hiding else []
+    # One more tells whether there are more.
+    runs = store.find([*filters, *also], sort, limit + 1 if limit else None, (*columns, "uid"))
+    for run in runs:
+        run.is_listed = True
+    shown = runs[:limit]
+    columns = columns_of(shown) if columns_of else columns
+    rows, problems = read_rows(shown, columns)
+    broken = dict(store.unreadable())
+    broken |= {id: why for id, why in problems.items() if id not in broken}
+    num_hidden = store.count({REFUSED: True}) if is_hiding else 0
+    return Listing(rows, columns, broken, bool(filters), len(runs) > len(shown), num_hidden)
+
+
+def listed_run(run: Run, values: Mapping[str, Any], problem: str | None) -> ListedRun:
+    """Return one run for JSON.
+
+    Args:
+        run: The run.
+        values: Its values by column.
+        problem: Why it cannot be read completely.
+    """
+    from runs.query.names import TIMES, full_name
+
+    times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
+    return cast("ListedRun", {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem})

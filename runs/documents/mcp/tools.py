@@ -1,0 +1,226 @@
+"""The questions that an agent can ask, each a function of a store that returns a document of `--json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from runs.documents.compared import comparison_of, differences_of
+from runs.documents.listing import COLUMNS, list_runs
+from runs.documents.whole_runs import curves_of, output_of, shown_run, statistics_of
+from runs.errors import RunNotFoundError
+from runs.stores.run import Run
+from runs.stores.store import Store
+
+__all__ = ["TOOLS", "Found", "Tool"]
+
+MAX_RUNS, MAX_POINTS, MAX_METRICS, MAX_TAIL = 100, 400, 20, 20_000
+_NUM_RUNS, _NUM_POINTS, _TAIL = 20, 200, 4_000
+_RUN = {"minLength": 1, "maxLength": 200}
+_WORDS = {"maxItems": 20}
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The answer to a question.
+
+    Attributes:
+        document: The document, as `--json` prints it.
+        notes: Sentences on what the document leaves out.
+    """
+
+    document: Any
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tool:
+    """A question.
+
+    Attributes:
+        description: What it answers, and its bounds.
+        arguments: The typed dict of its arguments.
+        answer: Answers it.
+        command: The command whose `--json` is the answer.
+    """
+
+    description: str
+    arguments: type
+    answer: Callable[[Store, Mapping[str, Any]], Found]
+    command: str
+
+
+class ListArguments(TypedDict):
+    """Arguments of `list`.
+
+    Attributes:
+        where: Conditions that a run must match, such as "status=COMPLETED", "lr<1e-3" or "val/accuracy.max>0.9".
+        sort: Field to sort by; with - before it, descending (-start).
+        columns: Fields to return, such as "lr" or "val/loss.min"; by default name, command, status, start and so on.
+        limit: Maximum number of runs (20).
+    """
+
+    where: NotRequired[Annotated[list[str], _WORDS]]
+    sort: NotRequired[str]
+    columns: NotRequired[Annotated[list[str], _WORDS]]
+    limit: NotRequired[Annotated[int, {"minimum": 1, "maximum": MAX_RUNS}]]
+
+
+class RunArguments(TypedDict):
+    """Arguments of `show`.
+
+    Attributes:
+        run: Id, uid, beginning of a uid, or latest.
+    """
+
+    run: Annotated[str, _RUN]
+
+
+class MetricsArguments(TypedDict):
+    """Arguments of `metrics`.
+
+    Attributes:
+        run: Id, uid, beginning of a uid, or latest.
+        names: Metrics whose points to return, at most 20; without any, the statistics of all metrics.
+        points: Maximum number of points of each metric, extremes kept (200); 400 for all metrics together.
+    """
+
+    run: Annotated[str, _RUN]
+    names: NotRequired[Annotated[list[str], {"maxItems": MAX_METRICS}]]
+    points: NotRequired[Annotated[int, {"minimum": 4, "maximum": MAX_POINTS}]]
+
+
+class DiffArguments(TypedDict):
+    """Arguments of `diff`.
+
+    Attributes:
+        a: Id, uid, beginning of a uid, or latest.
+        b: The other run.
+        log: Whether to compare their output, too (false).
+    """
+
+    a: Annotated[str, _RUN]
+    b: Annotated[str, _RUN]
+    log: NotRequired[bool]
+
+
+class CompareArguments(TypedDict):
+    """Arguments of `compare`.
+
+    Attributes:
+        by: Fields that define the groups, such as "optimizer.name".
+        metric: Field to compare by, such as "val/accuracy.max".
+        over: Fields that vary within a group, such as "seed".
+        where: Conditions that a run must match.
+    """
+
+    by: Annotated[list[str], {"minItems": 1, **_WORDS}]
+    metric: str
+    over: NotRequired[Annotated[list[str], _WORDS]]
+    where: NotRequired[Annotated[list[str], _WORDS]]
+
+
+class LogArguments(TypedDict):
+    """Arguments of `log`.
+
+    Attributes:
+        run: Id, uid, beginning of a uid, or latest.
+        tail: Number of bytes at the end of the output (4000).
+    """
+
+    run: Annotated[str, _RUN]
+    tail: NotRequired[Annotated[int, {"minimum": 1, "maximum": MAX_TAIL}]]
+
+
+def _run(store: Store, key: str) -> Run:
+    try:
+        return store.get(key)
+    except RunNotFoundError as error:
+        newest = ", ".join(run.id for run in store.latest(5))
+        raise RunNotFoundError(f"{error}; the newest runs are: {newest}" if newest else str(error)) from error
+
+
+def _list(store: Store, words: Mapping[str, Any]) -> Found:
+    from runs.query.filters import parse_words
+
+    filters = [parse_words(text) for text in words.get("where", ())]
+    columns = tuple(words.get("columns") or COLUMNS)
+    listing = list_runs(store, filters, words.get("sort", "-start"), words.get("limit", _NUM_RUNS), columns)
+    notes = [f"there are more than {len(listing.rows)} runs; add conditions or raise limit"] if listing.has_more else []
+    if listing.is_filtered and (unlisted := listing.unlisted()):
+        notes.append(f"{len(unlisted)} runs cannot be read completely; list without conditions says why")
+    return Found(listing.documents(), tuple(notes))
+
+
+def _show(store: Store, words: Mapping[str, Any]) -> Found:
+    return Found(shown_run(_run(store, words["run"])))
+
+
+def _metrics(store: Store, words: Mapping[str, Any]) -> Found:
+    run, names = _run(store, words["run"]), words.get("names") or []
+    if not names:
+        return Found(statistics_of(run))
+    num_points = min(words.get("points", _NUM_POINTS), MAX_POINTS // len(names))
+    document = curves_of(run, names, num_points)
+    thinned = [name for name in document["metrics"] if len(run.metric(name)) > num_points]
+    return Found(document, (f"thinned to {num_points} points each, extremes kept",) if thinned else ())
+
+
+def _diff(store: Store, words: Mapping[str, Any]) -> Found:
+    old, new = _run(store, words["a"]), _run(store, words["b"])
+    return Found(differences_of(old, new, with_output=words.get("log", False)))
+
+
+def _compare(store: Store, words: Mapping[str, Any]) -> Found:
+    from runs.comparison.comparing import compare
+    from runs.query.filters import parse_words
+
+    by, over, metric = words["by"], words.get("over", []), words["metric"]
+    filters = [parse_words(text) for text in words.get("where", ())]
+    runs = store.find(filters, columns=(*by, *over, metric, "status", "command", "config"))
+    for run in runs:
+        run.is_listed = True
+    return Found(comparison_of(compare(runs, by, over, metric)))
+
+
+def _log(store: Store, words: Mapping[str, Any]) -> Found:
+    run = _run(store, words["run"])
+    data, end = run.read_output(-words.get("tail", _TAIL))
+    start = end - len(data)
+    return Found(output_of(run, lambda: data), (f"without the first {start} bytes",) if start else ())
+
+
+TOOLS = {
+    "list": Tool(
+        f"List runs, newest first, at most {MAX_RUNS}: ids, status, result and any fields of config and metrics.",
+        ListArguments,
+        _list,
+        "ls",
+    ),
+    "show": Tool(
+        "Show one run: config, times, result, statistics of metrics, why it failed, names of files.",
+        RunArguments,
+        _show,
+        "show",
+    ),
+    "metrics": Tool(
+        f"Return the statistics of a run's metrics, or points of named ones, at most {MAX_POINTS} in all.",
+        MetricsArguments,
+        _metrics,
+        "metrics",
+    ),
+    "diff": Tool(
+        "Return the differences between two runs: config, sources, packages, git, results, metrics.",
+        DiffArguments,
+        _diff,
+        "diff",
+    ),
+    "compare": Tool(
+        "Compare groups of runs by a metric: means, intervals, tests between all pairs, and cautions.",
+        CompareArguments,
+        _compare,
+        "compare",
+    ),
+    "log": Tool(f"Return the end of a run's output, at most {MAX_TAIL} bytes.", LogArguments, _log, "log"),
+}

@@ -1,0 +1,248 @@
+"""Single runs: what is recorded of one, its metrics and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, cast
+
+from runs.documents.schemas import Others
+from runs.query.texts import utc
+
+if TYPE_CHECKING:
+    from observers.record.points.points import Series
+    from runs.stores.run import Run
+
+__all__ = [
+    "METRICS",
+    "SHOWN",
+    "Curve",
+    "Curves",
+    "Output",
+    "ShownRun",
+    "Statistics",
+    "curves_of",
+    "output_of",
+    "shown_run",
+    "statistics_of",
+]
+
+
+class ShownRun(TypedDict):
+    """A run: the fields of its record, and what is computed from it. A field that the record lacks is missing.
+
+    Attributes:
+        id: Id in the store.
+        uid: Globally unique id; null for a run of stock Sacred.
+        status: Status; DEAD for a process that is gone.
+        duration_s: Seconds from start to end, or until now; null if unknown.
+        tags: Tags, sorted.
+        note: Note; empty without one.
+        display_name: Display name; empty without one.
+        reproductions: Verdicts on the run, or on the run that it reproduces, oldest first.
+        sessions: The processes that wrote the run, if there were several.
+        children: Ids of its child runs.
+        config: The config.
+        info: The info.
+        metrics: Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.
+        artifacts, checkpoints, sources, resources: Names of its files.
+        provenance: Git, libraries, machine and determinism flags, without the packages.
+        experiment: Name of the experiment, its folder and sources, as Sacred records them.
+        command, command_line: The command of the experiment, and all words that were typed.
+        cwd, folder: Where the run was started, and its record.
+        states_folder: The record with the states of the training, if that is another one.
+        host: The machine and the user.
+        meta: Options of the run, as Sacred records them, and its sweep or queue.
+        format: Format of the record.
+        start_time, stop_time, queue_time, heartbeat: Times, UTC.
+        result: Result of the experiment; null without one.
+        fail_trace: Lines of the traceback of a failed run.
+        warnings: Warnings of the configuration.
+        lease: Process that writes the run, and its last heartbeat, in a database.
+        parent: Uid of the parent run.
+        revision: How often the record was rewound.
+        changes: Who changed tags, note and so on, and when.
+        artifacts_logged, artifacts_used: Versions of artifacts.
+    """
+
+    id: str
+    uid: str | None
+    status: str
+    duration_s: float | None
+    tags: list[str]
+    note: str
+    display_name: str
+    reproductions: list[dict[str, Any]]
+    sessions: NotRequired[list[dict[str, Any]]]
+    children: list[str]
+    config: dict[str, Any]
+    info: dict[str, Any]
+    metrics: dict[str, dict[str, Any]]
+    artifacts: list[str]
+    checkpoints: list[str]
+    sources: list[str]
+    resources: list[str]
+    provenance: dict[str, Any]
+    # What follows comes from the record as it is, which other programs may have written.
+    experiment: NotRequired[Any]
+    command: NotRequired[Any]
+    command_line: NotRequired[Any]
+    cwd: NotRequired[Any]
+    folder: NotRequired[Any]
+    states_folder: NotRequired[Any]
+    host: NotRequired[Any]
+    meta: NotRequired[Any]
+    format: NotRequired[Any]
+    start_time: NotRequired[Any]
+    stop_time: NotRequired[Any]
+    queue_time: NotRequired[Any]
+    heartbeat: NotRequired[Any]
+    result: NotRequired[Any]
+    fail_trace: NotRequired[Any]
+    warnings: NotRequired[Any]
+    lease: NotRequired[Any]
+    parent: NotRequired[Any]
+    revision: NotRequired[Any]
+    changes: NotRequired[Any]
+    artifacts_logged: NotRequired[Any]
+    artifacts_used: NotRequired[Any]
+
+
+SHOWN = Annotated[ShownRun, Others("Further fields of the record, such as `lost_points`.")]
+
+
+class Statistics(TypedDict):
+    """All metrics of a run.
+
+    Attributes:
+        id, uid: The run.
+        metrics: Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.
+    """
+
+    id: str
+    uid: str | None
+    metrics: dict[str, dict[str, Any]]
+
+
+class Curve(TypedDict):
+    """The points of a metric; the lists have the same length.
+
+    Attributes:
+        steps: Steps.
+        times_s: Seconds since the start of the run; "NaN" if unknown.
+        values: Values.
+    """
+
+    steps: list[int | float]
+    times_s: list[float]
+    values: list[float]
+
+
+class Curves(TypedDict):
+    """The points of the named metrics of a run.
+
+    Attributes:
+        id, uid: The run.
+        metrics: Points by metric.
+    """
+
+    id: str
+    uid: str | None
+    metrics: dict[str, Curve]
+
+
+METRICS = Statistics | Curves
+
+
+class Output(TypedDict):
+    """The output of a run.
+
+    Attributes:
+        id, uid: The run.
+        status: Status of the run; while it is RUNNING, more may follow.
+        output: The text; bytes that are not UTF-8 are U+FFFD.
+    """
+
+    id: str
+    uid: str | None
+    status: str
+    output: str
+
+
+def shown_run(run: Run) -> ShownRun:
+    """Return all that `show` shows.
+
+    Args:
+        run: The run.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
+    from runs.query.names import TIMES
+
+    document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
+    for name in ("artifacts", "resources", "_id", "id"):
+        document.pop(name, None)
+    own: ShownRun = {
+        "id": run.id,
+        "uid": run.uid,
+        "status": run.status,
+        "duration_s": run.duration_s,
+        "tags": run.tags,
+        "note": run.note,
+        "display_name": run.display_name,
+        "reproductions": run.reproductions,
+        "children": [child.id for child in run.children()],
+        "config": run.config.to_dict(),
+        "info": run.info.to_dict(),
+        "metrics": run.summary,
+        "artifacts": list(run.artifacts),
+        "checkpoints": list(run.checkpoints),
+        "sources": list(run.sources),
+        "resources": list(run.resources),
+        "provenance": {key: value for key, value in run.provenance.items() if key != "packages"},
+    }
+    document.pop("sessions", None)
+    if run.sessions:
+        own["sessions"] = run.sessions
+    return cast("ShownRun", {"id": run.id, "uid": run.uid, **document, **own})
+
+
+def statistics_of(run: Run) -> Statistics:
+    """Return the statistics of all metrics.
+
+    Args:
+        run: The run.
+    """
+    return {"id": run.id, "uid": run.uid, "metrics": run.summary}
+
+
+def curves_of(run: Run, names: Sequence[str], num_points: int | None = None) -> Curves:
+    """Return the points of metrics.
+
+    Args:
+        run: The run.
+        names: Names of the metrics.
+        num_points: Maximum number of points of each, extremes kept; None for all.
+
+    Raises:
+        StoreError: If there is no such metric.
+    """
+    return {
+        "id": run.id,
+        "uid": run.uid,
+        "metrics": {name: _curve(run.metric(name, num_points)) for name in names},
+    }
+
+
+def _curve(series: Series) -> Curve:
+    return {"steps": series.steps.tolist(), "times_s": series.times.tolist(), "values": series.values.tolist()}
+
+
+def output_of(run: Run, read: Callable[[], bytes]) -> Output:
+    """Return the output, or a part of it.
+
+    Args:
+        run: The run.
+        read: Reads the bytes.
+    """
+    return {"id": run.id, "uid": run.uid, "status": run.status, "output": read().decode("utf-8", "replace")}

@@ -1,0 +1,200 @@
+"""What every command prints with `--json`, against its schema: ordinary and hostile runs, in folders and in MongoDB."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from runs.__main__ import main, make_parser
+from runs.commands import COMMANDS
+from tests.documents import HOSTILE, SCHEMAS, checked, closed, record
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
+# Those that `show` finds in no record of this version.
+FOREIGN = ("a\nb", "captured_out", "config_updates", "nested")
+
+
+def damage(store):
+    """Write runs that lack nearly everything, hold what no version writes, or cannot be read."""
+    for name, document in (
+        ("50", {"experiment": {}}),
+        ("51", {"status": 7, "host": [1], "result": 10**400, "a\nb": "\ud800", "start_time": 3, "experiment": None}),
+        ("52", None),
+    ):
+        (store / name).mkdir()
+        (store / name / "run.json").write_text("{" if document is None else json.dumps(document))
+    (store / "51" / "config.json").write_text(f'{{"lr": 1e999, "big": {10**100}, "": NaN}}')
+    (store / "51" / "info.json").write_text('{"a": -Infinity}')
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, mongo_url):
+    folder = tmp_path_factory.mktemp("json")
+    record(folder, mongo_url, "json")
+    damage(folder / "store")
+    return {"folder": str(folder / "store"), "database": f"{mongo_url}/json"}
+
+
+@pytest.fixture
+def call(capsys):
+    def run(where, *words, code=0, error=""):
+        """Return what a command printed, after a look at its exit code and at stderr."""
+        assert main(["--store", str(where), *words, "--json"]) == code, capsys.readouterr().err
+        out, err = capsys.readouterr()
+        assert error in err
+        return out
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_reading_commands_print_what_their_schemas_say(recorded, call, kind, tmp_path):
+    where = recorded[kind]
+    rows = checked("ls", call(where, "ls"), COLUMNS)
+    assert {row["id"] for row in rows} >= {"1", "2", "3"}
+    odd = ("lr", "half.last", "val/loss.min", "config", "summary", "info")
+    checked("ls", call(where, "ls", "--columns", ",".join(odd)), odd)
+    checked("ls", call(where, "ls", "--where", "kind=bad"), COLUMNS)
+    assert checked("show", call(where, "show", "1"))["status"] == "COMPLETED"
+    shown = checked("show", call(where, "show", "2"))
+    assert shown["info"]["huge"] == 2**70
+    assert shown["result"]["result"] == "NaN"
+    assert "RuntimeError" in "".join(checked("show", call(where, "show", "3"))["fail_trace"])
+    assert checked("config", call(where, "config", "2"))["kind"] == "odd"
+    assert checked("config", call(where, "config", "2", "nested.list")) == [1, {"a": None}]
+    assert "ignore previous" in checked("log", call(where, "log", "2"))["output"]
+    assert checked("metrics", call(where, "metrics", "2"))["metrics"]["val/loss"]["count"] == 20
+    [name] = [name for name in shown["metrics"] if name.startswith("loss ")]
+    [curve] = checked("metrics", call(where, "metrics", "2", name))["metrics"].values()
+    assert curve["values"] == ["NaN", "Infinity", "-Infinity", 1e308]
+    checked("metrics", call(where, "metrics", "2", "half", "val/loss", "--points", "5"))
+    assert checked("diff", call(where, "diff", "1", "2", "--log"))["differ"]
+    assert not checked("diff", call(where, "diff", "1", "1"))["differ"]
+    found = checked("compare", call(where, "compare", "--by", "kind", "--metric", "val/loss.min", "--any-status"))
+    assert len(found["groups"]) >= 3
+    checked("plot", call(where, "plot", "1", "2", "--metric", "val/loss", "--smoothing", "0.5", "--joined"))
+    checked("plot", call(where, "plot", "--by", "kind", "--metric", "val/loss", "--where", "kind!=none"))
+    assert checked("artifacts", call(where, "artifacts", "ls", "1")) == [{"name": "weights.txt", "bytes": 7}]
+    fetched = checked("artifacts", call(where, "artifacts", "get", "1", "-o", str(tmp_path / "got")))
+    assert [Path(path).name for path in fetched["files"]] == ["weights.txt"]
+    checked("sources", call(where, "sources", "ls", "1"))
+    checked("reap", call(where, "reap"))
+    lines = call(where, "watch", "--once").splitlines()
+    assert [checked("watch", line)["event"] for line in lines] == ["failed"]
+
+
+def test_hostile_records_print_what_their_schemas_say(recorded, call):
+    where = recorded["folder"]
+    rows = {row["id"]: row for row in checked("ls", call(where, "ls"), COLUMNS)}
+    assert [bool(rows[id]["unreadable"]) for id in ("4", "50", "51", "52")] == [False, False, False, True]
+    assert checked("show", call(where, "show", "4"))["uid"] is None
+    checked("show", call(where, "show", "50"))
+    shown = checked("show", call(where, "show", "51"), FOREIGN)
+    assert shown["result"] == 10**400
+    assert shown["config"] == {"lr": "Infinity", "big": 10**100, "": "NaN"}
+    checked("diff", call(where, "diff", "4", "51"))
+    checked("metrics", call(where, "metrics", "50"))
+    assert call(where, "show", "52", code=1, error="error: ") == ""
+    assert call(where, "show", "99", code=1, error="error: there is no run '99'") == ""
+    assert checked("reindex", call(where, "reindex"))["problems"][0]["id"] == "52"
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_writing_commands_print_what_their_schemas_say(recorded, call, kind, tmp_path, mongo_url, capsys):
+    copy = tmp_path / "copy" if kind == "folder" else f"{mongo_url}/json_copy"
+    copied = checked("copy", call(recorded[kind], "copy", "1", "2", "3", "--to", str(copy)))
+    assert [(run["from"], run["is_new"]) for run in copied] == [("1", True), ("2", True), ("3", True)]
+    assert checked("tag", call(copy, "tag", "1", "best"))["tags"] == ["best"]
+    assert checked("note", call(copy, "note", "1", HOSTILE.replace("\ud800", "")))["note"].startswith("ignore")
+    assert checked("rename", call(copy, "rename", "1", "good"))["display_name"] == "good"
+    checked("show", call(copy, "show", "1"))
+    assert checked("rm", call(copy, "rm", "1", "3", "--yes"))["runs"] == ["1", "3"]
+    assert {run["id"] for run in checked("restore", call(copy, "restore"))} == {"1", "3"}
+    assert checked("restore", call(copy, "restore", "1"))[0]["from"] == "1"
+    assert checked("gc", call(copy, "gc"))["runs"] == ["3"]
+    archive = tmp_path / "runs.zip"
+    assert main(["--store", str(copy), "export", "2", "-o", str(archive)]) == 0
+    capsys.readouterr()
+    assert not checked("import", call(copy, "import", str(archive)))[0]["is_new"]
+    table = tmp_path / "runs.csv"
+    table.write_text("lr,loss\n0.1,nan\n")
+    assert checked("import", call(copy, "import", str(table)))[0]["outcome"] == "new"
+    if kind == "folder":
+        assert checked("sync", call(recorded[kind], "sync"))[0]["outcome"] == "up to date"
+
+
+def test_tokens_print_what_their_schema_says(call, tmp_path):
+    words = ("--tokens", str(tmp_path / "tokens.json"))
+    assert checked("tokens", call(tmp_path, "tokens", "list", *words)) == []
+    assert len(checked("tokens", call(tmp_path, "tokens", "add", "ada", *words))["token"]) > 20
+    assert checked("tokens", call(tmp_path, "tokens", "list", *words))[0]["role"] == "read"
+    assert checked("tokens", call(tmp_path, "tokens", "revoke", "ada", *words)) == {"revoked": "ada"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_empty_store_prints_empty_documents_and_errors_print_nothing(call, kind, tmp_path, mongo_url):
+    where = tmp_path if kind == "folder" else f"{mongo_url}/json_empty"
+    for name in ("ls", "restore", "reap"):
+        assert checked(name, call(where, name)) == []
+    assert checked("gc", call(where, "gc"))["runs"] == []
+    assert call(where, "watch", "--once") == ""
+    for words in (["show", "latest"], ["metrics", "1"], ["compare", "--by", "lr", "--metric", "loss.min"]):
+        assert call(where, *words, code=1, error="error: ") == ""
+    if kind == "folder":
+        assert checked("reindex", call(where, "reindex"))["num_runs"] == 0
+        assert checked("sync", call(where, "sync")) == []
+
+
+# ---------------------------------------------------------------------- the schemas
+
+
+def options_of(parser):
+    subparsers = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    below = [options_of(each) for action in subparsers for each in action.choices.values()]
+    return {option for action in parser._actions for option in action.option_strings}.union(*below)
+
+
+def test_every_command_with_json_has_a_schema():
+    [commands] = [action for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    assert {name for name, parser in commands.choices.items() if "--json" in options_of(parser)} == SCHEMAS.keys()
+    page = (ROOT / "docs" / "json.md").read_text()
+    without = {name.rstrip("_") for name in COMMANDS} - SCHEMAS.keys()
+    assert {name for name in without if f"`{name}`" not in page} == set()
+
+
+def test_schemas_are_valid_and_name_each_object_once():
+    objects = {}
+    for name, schema in SCHEMAS.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert schema["$id"] == f"urn:sacristan:json:1:{name}"
+        for key, definition in schema.get("$defs", {}).items():
+            assert objects.setdefault(key, definition) == definition
+
+
+def test_shipped_schema_allows_keys_of_later_versions_and_the_tests_do_not():
+    later = {"id": "1", "uid": None, "tags": [], "later": 1}
+    jsonschema.validate(later, SCHEMAS["tag"])
+    with pytest.raises(jsonschema.ValidationError, match="later"):
+        jsonschema.validate(later, closed("tag"))
+
+
+def test_schema_command_prints_a_schema_and_suggests_a_name(capsys):
+    assert main(["schema", "tag"]) == 0
+    assert json.loads(capsys.readouterr().out) == SCHEMAS["tag"]
+    assert main(["schema", "tga"]) == 1
+    assert "did you mean tag?" in capsys.readouterr().err
+
+
+def test_reference_page_has_each_command_and_a_row_for_each_key(capsys):
+    assert main(["schema"]) == 0
+    page = capsys.readouterr().out
+    assert [name for name in SCHEMAS if f"| `{name}` |" not in page] == []
+    objects = {name: each for schema in SCHEMAS.values() for name, each in schema.get("$defs", {}).items()}
+    for name in objects.keys() - {"number"}:
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        assert [key for key in objects[name]["properties"] if f"\n| `{key}` |" not in section] == []
