@@ -17,6 +17,9 @@ from runs.stores.saved_views import SavedView
 
 __all__ = ["ROUTES"]
 
+# What the names of these ranges begin with in a query; see `static/brushes.js`.
+_BRUSH = "brush."
+
 
 def _first_page(visit: Visit) -> Response:
     """Lead to the default view, or to all runs."""
@@ -26,7 +29,14 @@ def _first_page(visit: Visit) -> Response:
 
 def _url(query: str) -> str:
     """Return the URL of a query that anybody may have written into the store."""
-    return RunsView.of(QueryParams(query[:20_000])).url(page=1)
+    params = QueryParams(query[:20_000])
+    url, brushes = RunsView.of(params).url(page=1), urlencode(_brushes(params.multi_items()))
+    return f"{url}{'&' if '?' in url else '?'}{brushes}" if brushes else url
+
+
+def _brushes(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the ranges of parallel coordinates, which only the browser reads."""
+    return [pair for pair in pairs if pair[0].startswith(_BRUSH)]
 
 
 def _views(visit: Visit) -> Response:
@@ -52,7 +62,7 @@ def _views(visit: Visit) -> Response:
 def _save(visit: Visit) -> Response:
     """Save the view that the form holds."""
     pairs = parse_qsl(visit.given("query").removeprefix("?"))
-    query = urlencode(RunsView.of(QueryParams(pairs)).pairs("page"))
+    query = urlencode([*RunsView.of(QueryParams(pairs)).pairs("page"), *_brushes(pairs)])
     owner = "" if visit.given("shared") else visit.board.visitor.name
     since = datetime.now(UTC).isoformat() if visit.given("default") else ""
     view = SavedView(visit.given("name").strip(), query, owner, since)

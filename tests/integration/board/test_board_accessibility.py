@@ -3,6 +3,8 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from tests.integration.board.test_workspace import assert_accessible
+
 ORDINARY = ["/runs?where=lr%3C1&words=digits", "/runs/3?tab=overview"]
 SLOW = [
     "/runs",
@@ -54,6 +56,41 @@ def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded, paths):
 
 
 @pytest.mark.slow
+def test_pages_of_several_stores_and_open_forms_are_accessible_and_used_by_keys(watched, serve, own_store, recorded):
+    browser = watched()
+    page, base = browser.page, serve({"lab": own_store, "mine": str(recorded)})
+    page.goto(f"{base}/s/lab/runs/1?tab=output")
+    page.keyboard.press("e")
+    page.keyboard.type("x" * 201)  # the field takes 200
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#announce:text('name saved')")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "new-tags"
+    page.keyboard.type("no:tag")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#head-problem:has-text('expected letters')")
+    page.focus(".stores summary")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".stores[open] a:text('mine')")
+    assert_accessible(page)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/s/mine/**")
+    page.goto(f"{base}/all?where=lr%3C1&column=lr")
+    assert_accessible(page)
+    page.keyboard.press("/")
+    page.keyboard.type("lr<0.05")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/all?**lr%3C0.05**")
+    assert page.locator("tbody tr").count() == 2
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.wait_for_function(FITS, timeout=5_000)
+    page.goto(f"{base}/all?where=lr%3C%3C1")
+    assert_accessible(page)
+    browser.errors[:] = [error for error in browser.errors if "400" not in error]
+
+
 def test_pages_are_laid_out_for_the_width_of_a_phone(watched, serve, recorded):
     """Without a word of the page on its width, a phone would lay it out for a desk, and make it small."""
     page = watched(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True).page

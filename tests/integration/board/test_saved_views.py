@@ -13,6 +13,9 @@ from runs.errors import ChangedError, FilterError, StoreError
 from runs.stores.opening import open_store
 from runs.stores.saved_views import SavedView
 
+# Ranges of parallel coordinates, as the browser writes them.
+BRUSHES = "brush.lr=0.02..&brush.kind=a&brush.kind=b"
+
 
 def names(store, user="ann"):
     return [(view.name, view.owner) for view in store.views.visible(user)]
@@ -133,17 +136,24 @@ def test_folder_that_cannot_be_written_keeps_the_view(recorded, tmp_path, monkey
 def test_board_saves_and_opens_views(client_of, own_store):
     client = client_of(own_store)
     assert client.get("/", follow_redirects=False).headers["location"] == "/runs"
-    form = {"name": " lr small ", "query": "?where=lr%3C0.05&page=2&nonsense=1&hide=1", "default": "1"}
+    form = {"name": " lr small ", "query": f"?where=lr%3C0.05&page=2&nonsense=1&hide=1&{BRUSHES}", "default": "1"}
     assert client.post("/list/view", data=form).json() == {"done": "view lr small saved"}
     [view] = client.get("/list/views").json()["views"]
     assert view.pop("version")
-    assert view == {"name": "lr small", "url": "/runs?where=lr%3C0.05&hide=1", "shared": False, "default": True}
+    assert view == {
+        "name": "lr small",
+        "url": f"/runs?where=lr%3C0.05&hide=1&{BRUSHES}",
+        "shared": False,
+        "default": True,
+    }
     assert client.get("/", follow_redirects=False).headers["location"] == view["url"]
     assert client.post("/list/view", data=form).status_code == 409
     with open_store(own_store) as store:
         assert names(store, getpass.getuser()) == [("lr small", getpass.getuser())]
-        store.views.save(SavedView("evil", "javascript:alert(1)//&where=<script>"))
-    assert client.get("/list/views").json()["views"][0]["url"] == "/runs?where=%3Cscript%3E"
+        store.views.save(SavedView("evil", "javascript:alert(1)//&where=<script>&brush.<b>=<script>"))
+        store.views.save(SavedView("brushed alone", "brush.lr=..1"))
+    urls = [one["url"] for one in client.get("/list/views").json()["views"]]
+    assert urls[:2] == ["/runs?brush.lr=..1", "/runs?where=%3Cscript%3E&brush.%3Cb%3E=%3Cscript%3E"]
     assert client.post("/list/view/remove", data={"version": "0"}).status_code == 400
     readonly = client_of(own_store, is_read_only=True)
     assert readonly.post("/list/view", data=form).status_code == 403
