@@ -67,9 +67,10 @@ def with_script_everywhere() -> dict[str, Any]:
         fail_trace=[text, LINK],
         artifacts=[text, LINK, "page.html", "drawing.svg", "table.csv", "notes.txt"],
         resources=[[text, "_resources/x"]],
-        sessions=[{"start_time": text, "status": text, "step": text, "host": text}],
+        sessions=[{"start_time": text, "status": text, "step": text, "host": text}] * 2,
         reproductions=[{"by": text, "verdict": text, "mode": text, "time": text, "reason": text, "of_id": LINK}],
-        artifacts_logged=[{"name": text, "version": text, "digest": text}],
+        artifacts_logged=[{"name": text, "version": version, "digest": text} for version in (text, 1)],
+        artifacts_used=[{"name": name, "version": 2, "digest": text} for name in (text, LINK, "../../x", "")],
         meta={
             "comment": text,
             "interrupted_by": text,
@@ -121,9 +122,18 @@ def with_script_everywhere() -> dict[str, Any]:
     return {
         "run.json": run,
         "config.json": {text: text, "nested": {text: {"a": LINK}}, "lr": 0.1},
-        "info.json": {text: {text: text}},
+        "info.json": {
+            text: {text: text},
+            "alerts": [{"time": text, "level": text, "text": text}, {"time": LINK, "level": "error", "text": LINK}],
+            "alert_level": text,
+        },
         "summary.json": {text: statistics, "loss": {"last": 1.0}},
-        "notes.json": {"tags": {text: True, LINK: True}, "note": text, "display_name": text},
+        "notes.json": {
+            "tags": {text: True, LINK: True},
+            "note": text,
+            "display_name": text,
+            "changes": [{"time": text, "by": text, "via": text, "what": text}],
+        },
         "provenance.json": {
             "git": {"commit": text, "branch": text, "dirty": True, "diff": f"+{text}\n-{LINK}"},
             "packages": packages,

@@ -9,6 +9,7 @@ import pymongo
 import pytest
 from starlette.testclient import TestClient
 
+from runs.__main__ import main
 from runs.board.app import create_app
 from runs.stores.opening import open_store
 
@@ -18,6 +19,7 @@ spec.loader.exec_module(hostile)
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
 NUM_RUNS = 30
+CHARTS = (f"scatter({hostile.SCRIPT}, loss)", f"parallel(lr, {hostile.SCRIPT})", hostile.SCRIPT)
 # What a page may say of a run at most; a browser takes more, but nobody reads it.
 MAX_PAGE = 3_000_000
 
@@ -44,7 +46,8 @@ def hostile_database(mongo_url):
     runs = [
         {**files["run.json"], "config": files["config.json"], "info": files["info.json"], "captured_out": text,
          "summary": {text: {"last": text}}, "tags": {text: True}, "note": text, "display_name": text,
-         "provenance": files["provenance.json"],
+         "provenance": files["provenance.json"], "changes": files["notes.json"]["changes"],
+         "artifacts_logged": files["run.json"]["artifacts_logged"],
          "sources": [], "artifacts": [{"name": text, "file_id": text}], "resources": [[text, "x"]]},
         {"status": 7, "config": "x", "info": [1], "summary": [1], "artifacts": "x", "resources": {"a": 1}},
         {"status": "RUNNING", "lease": {"pid": text}, "heartbeat": "x", "captured_out": 7, "captured_out_file": "x"},
@@ -181,6 +184,29 @@ def test_pages_over_a_hostile_database_load_and_escape_everything(client_of, hos
             assert client.get(path, params={"run": number, "number": "0"}).status_code < 500
 
 
+def test_hostile_names_are_in_the_lineage_the_alerts_and_the_views_as_text(hostile_client, hostile_database, client_of):
+    script = hostile.SCRIPT
+    for client in (hostile_client, client_of(hostile_database)):
+        text = client.get("/runs/1").text
+        check(text)
+        lineage = text[text.index('id="lineage-title"') :]
+        assert "&lt;script&gt;window.hacked=1&lt;/script&gt;" in lineage[: lineage.index("</svg>")]
+        alerts = text[text.index('id="alerts-title"') :]
+        assert alerts.count("&lt;script&gt;") >= 2
+        for chart in (f"scatter({script}, loss)", script, f"parallel(lr, {script}", "importances(<b>x</b>, lr)"):
+            answer = client.get("/runs", params={"panel": chart, "brush.<script>": script, "eye": script})
+            assert answer.status_code in (200, 400)
+            check(answer.text)
+            answer = client.get("/workspace/panel", params={"panel": chart})
+            assert answer.headers["content-type"].startswith("application/json")
+
+
+@pytest.mark.parametrize("name", ["<b>x</b>", "javascript:x", "a b", "../x", "", "x/y"])
+def test_stores_have_plain_names_alone(name, capsys):
+    assert main(["board", "--no-open", "--port", "0", "--store", f"{name}=x", "--store", "b=y"]) == 1
+    assert "among several, expected" in capsys.readouterr().err
+
+
 def see_all_media(page):
     """Scroll to each medium, and wait until it is there."""
     series = page.locator(".medium-series")
@@ -222,7 +248,9 @@ def test_no_script_of_a_run_runs_in_a_browser(watched, serve, hostile_store, pat
         if "kind=media" in path:
             page.wait_for_load_state("networkidle")  # time to lead elsewhere
         assert page.evaluate("window.hacked") is None, path
-        assert page.url == base + path
+        if "panel=" in path:
+            page.wait_for_selector("figure[data-panel] .problem, figure[data-panel] .plot[data-drawn]")
+        assert page.url == base + path or "panel=" in path  # the page writes its own view into the address
     # What was blocked is said on the console: the scripts in the sandbox, and what they would have loaded.
     blocked = ("sandboxed", "evil.example", "runs?embedded", "about:srcdoc")
     assert [error for error in browser.errors if not any(word in error for word in blocked)] == []
