@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,6 +41,26 @@ def server(tmp_path_factory):
                 admin.lab.command("createUser", f"a-{role}", pwd="word", roles=[role])
                 urls[role] = f"mongodb://a-{role}:word@127.0.0.1:{server.port}/lab"
             yield urls, admin
+
+
+@pytest.mark.skipif(shutil.which("mongosh") is None, reason="mongosh is not installed (npm install -g mongosh)")
+def test_blocks_of_the_page_run_in_mongosh_as_they_are(tmp_path):
+    blocks = re.findall(r"^```js\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    with Mongod(tmp_path / "server", options=["--auth"]) as server:
+        with pymongo.MongoClient(server.url) as first:
+            first.admin.command("createUser", "root", pwd="root", roles=["root"])
+        url = f"mongodb://root:root@127.0.0.1:{server.port}/admin"
+        typed = "\n".join(blocks).replace("passwordPrompt()", '"word"')  # which reads the terminal
+        (tmp_path / "typed.js").write_text(typed)
+        with (tmp_path / "typed.js").open() as stdin:
+            done = run(["mongosh", "--quiet", url], stdin=stdin, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        with pymongo.MongoClient(f"mongodb://ada:word@127.0.0.1:{server.port}/lab") as ada:
+            ada.lab.runs.insert_one({})
+            ada.lab.metrics.delete_many({})  # the right of the second block
+            with pytest.raises(pymongo.errors.OperationFailure, match="not authorized"):
+                ada.lab.runs.delete_many({})
 
 
 @pytest.fixture
