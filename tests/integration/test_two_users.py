@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import sys
 import tempfile
 import traceback
@@ -186,6 +187,54 @@ def test_members_of_a_group_do_everything_with_all_runs(store):
     assert_done(record_as(BOB, 0o002, folder, folder / "3"))
     assert entry(folder / "3")["status"] == "COMPLETED"
     assert [session["user"] for session in entry(folder / "3")["sessions"]] == [str(ADA), str(BOB)]
+
+
+QUEUED = """
+from experiments import Experiment
+from observers import FileObserver
+
+ex = Experiment("queued", save_git_info=False)
+ex.observers.append(FileObserver("my_runs"))
+
+
+@ex.automain
+def main(_run):
+    _run.log_scalar("loss", 1.0)
+"""
+
+
+def test_worker_starts_the_queued_runs_that_its_user_may_write_and_skips_others(store):
+    """BOB needs a Python of the same version that he may execute; the one of the tests may be root's alone."""
+    folder = store(SHARED)
+    script = folder.parent / "queued.py"
+    script.write_text(QUEUED)
+    python = f"/usr/bin/python3.{sys.version_info.minor}"
+
+    def queue():
+        os.chdir(folder.parent)
+        sys.argv = [str(script), "--queue"]
+        runpy.run_path(str(script), run_name="__main__")
+
+    def work():
+        os.chdir(folder.parent)
+        sys.executable = python
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        return main(["work", "--store", str(folder), "--until-empty", "--retries", "0"])
+
+    assert_done(as_user(ADA, 0o022, queue))
+    code, text = as_user(BOB, 0o022, work)
+    assert code == 0
+    assert "run 1 is skipped" in text
+    assert "claims cannot be written (Permission denied)" in text
+    assert "1 run waits" in text
+    assert entry(folder / "1")["status"] == "QUEUED"
+    if not Path(python).exists():
+        pytest.skip(f"there is no {python}")
+    assert_done(as_user(ADA, 0o002, queue))
+    code, text = as_user(BOB, 0o002, work)
+    assert (code, entry(folder / "2")["status"]) == (0, "COMPLETED"), text
+    assert entry(folder / "2")["host"]["user"] == str(ADA)  # who queued it
+    assert (folder / "2" / "metrics.bin").stat().st_uid == BOB
 
 
 def test_reader_of_a_closed_folder_writes_nothing_there(store):
