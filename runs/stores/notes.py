@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from observers.record.storable import storable_text
 from runs.errors import FilterError
 
-__all__ = ["check_tags", "one_line"]
+__all__ = ["MOST_LETTERS", "check_tags", "one_line"]
 
-_MAX_NAME = 200
+# Characters of a display name.
+MOST_LETTERS = 200
 
 
 def one_line(name: str) -> str:
@@ -23,9 +24,9 @@ def one_line(name: str) -> str:
         FilterError: If it is too long.
     """
     name = " ".join("".join(c if c.isprintable() else " " for c in storable_text(name)).split())
-    if len(name) > _MAX_NAME:
+    if len(name) > MOST_LETTERS:
         raise FilterError(
-            f"got a name of {len(name)} characters, expected at most {_MAX_NAME}; write the rest as a note"
+            f"got a name of {len(name)} characters, expected at most {MOST_LETTERS}; write the rest as a note"
         )
     return name
 

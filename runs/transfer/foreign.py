@@ -27,7 +27,7 @@ from observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, O
 from runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
 from runs.query.flattening import mapping_of
 from runs.stores.changes import StagedRun
-from runs.stores.notes import check_tags
+from runs.stores.notes import MOST_LETTERS, check_tags, one_line
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.metric_files import write_series
@@ -270,6 +270,8 @@ class _Staging:
         tags = [re.sub(r"[^\w-]+", "-", tag).strip("-") for tag in self.run.tags]
         notes["tags"] = {tag: True for tag in (*(notes.get("tags") or {}), *tags, *self.tags) if tag}
         notes["note"] = notes.get("note") or self.run.note
+        if self.earlier is None:  # a person may have taken the name away since
+            notes["display_name"] = one_line(self.run.title[:MOST_LETTERS])
         if any(notes.values()):
             self._write(NOTES, notes)
 

@@ -24,6 +24,7 @@ from observers import Image
 from observers.file.recording import recording_of
 from runs.__main__ import main
 from runs.errors import RunsError
+from runs.stores.authors import Author
 from runs.stores.opening import open_store
 from runs.transfer import archives
 from runs.transfer.archives import export_runs, import_runs
@@ -54,6 +55,7 @@ def record(kind, folder, url, name):
             ranks = recording_of(_run.uid).folder / "ranks"
             ranks.mkdir()
             (ranks / "1.txt").write_text(f"hello from 1, with {lr}")
+            _run.alert("look here", level="error")
         print("trained with", lr)
         (folder / "weights.txt").write_text(f"weights {lr}")
         ex.add_artifact(folder / "weights.txt")
@@ -74,7 +76,11 @@ def record(kind, folder, url, name):
 @pytest.fixture(scope="module", params=MARKED)
 def origin(request, tmp_path_factory, mongo_url):
     name = f"archives_{uuid.uuid4().hex}"
-    yield record(request.param, tmp_path_factory.mktemp(request.param), mongo_url, name)
+    where = record(request.param, tmp_path_factory.mktemp(request.param), mongo_url, name)
+    with open_store(where) as store:
+        store.author = Author("ann", "token")
+        store.rename(store.write_note(store.tag(store.get("1"), ["best"]), "a note é"), "wider é")
+    yield where
     with pymongo.MongoClient(mongo_url) as client:
         client.drop_database(name)
 
@@ -99,6 +105,7 @@ def holds(run):
         dict(run.config),
         run.status,
         run.output,
+        (run.display_name, run.tags, run.note, run.alerts, run.changes),
         repr(run.metric("train/loss").values.tolist()),
         run.metric("train/loss").steps.tolist(),
         {name: content.read() for name, content in run.artifacts.items()},
@@ -117,6 +124,7 @@ def test_archive_goes_into_any_store_and_again_changes_nothing(origin, target, t
     with open_store(origin) as here, open_store(target) as there:
         for id in ("1", "2"):
             assert holds(here.get(id)) == holds(there.get(id))
+        assert [change["by"] for change in there.get("1").changes] == ["ann"] * 3
     again = runs("--store", target, "import", archive)
     assert again.count("already, as run") == 2
     with open_store(target) as there:

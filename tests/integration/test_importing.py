@@ -82,6 +82,7 @@ def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, sample, store)
     for key, theirs in expected.items():
         run = found[key]
         assert (run.status, run["meta.comment"], run.name) == (STATUSES[theirs["status"]], theirs["name"], "digits")
+        assert run.display_name == theirs["name"]
         assert run.start_time.timestamp() == theirs["start"] / 1000
         if theirs["end"]:
             assert run.stop_time.timestamp() == theirs["end"] / 1000
