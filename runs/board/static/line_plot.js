@@ -100,7 +100,7 @@ function drawInto(svg, { curves, title, xKind, yKind, xRange, yRange }, width, h
   }
   node("text", { ...font, x: (left + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle", fill: text, class: "title" }, svg).textContent = title;
   const clipped = node("svg", { x: left, y: TOP, width: width - RIGHT - left, height: height - TOP - BOTTOM, viewBox: `${left} ${TOP} ${width - RIGHT - left} ${height - TOP - BOTTOM}` }, svg);
-  const lines = node("g", { fill: "none", "stroke-width": 1.6, "stroke-linejoin": "round" }, clipped);
+  const lines = node("g", { fill: "none", "stroke-width": 1.6, "stroke-linejoin": "bevel" }, clipped);
   for (const curve of curves) drawCurve(curve, across, down, lines);
   return { across, down };
 }
