@@ -45,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
     help = "a table of the points of these metrics, or of all"
     parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)
+    help = "an archive for blind review: replace names of users, machines, paths, addresses and commits"
+    parser.add_argument("--anonymous", action="store_true", help=help)
+    parser.add_argument("--hide", action="append", default=[], metavar="WORD", help="with --anonymous: a further word")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -56,7 +59,9 @@ def main(arguments: argparse.Namespace) -> int:
         runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
         if format in _TRACKERS:
             return _export_to_tracker(runs, str(arguments.output), format)
-        if format in _ARCHIVES:
+        if arguments.anonymous:
+            _export_anonymous(runs, arguments.output, arguments.hide, is_crate=format == "rocrate")
+        elif format in _ARCHIVES:
             _export_archive(runs, arguments.output, is_crate=format == "rocrate")
         else:
             _export_table(runs, columns, arguments.metrics, format, output)
@@ -81,6 +86,13 @@ def _format_of(arguments: argparse.Namespace) -> str:
         )
     if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
+    if arguments.hide and not arguments.anonymous:
+        raise RunsError("export: got --hide without --anonymous, expected both")
+    if arguments.anonymous and format not in _ARCHIVES:
+        raise RunsError(
+            f"export: got --anonymous for {format}, expected zip or rocrate; import the anonymous archive into a new "
+            "folder, and export from there"
+        )
     return format
 
 
@@ -107,6 +119,20 @@ def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
         f"exported to {hide_passwords(output)}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}"
     )
     return 1 if counts["failed"] else 0
+
+
+def _export_anonymous(runs: Sequence[Run], output: Path, hide: Sequence[str], *, is_crate: bool) -> None:
+    from runs.transfer.anonymous import UNPROVEN, export_anonymous
+
+    for sentence in UNPROVEN:
+        print_to_stderr(f"note: {sentence}")
+    done = export_anonymous(runs, output, hide, overwrite=True, is_crate=is_crate)
+    for word, (replacement, count) in done.replaced.items():
+        print_to_stderr(f"replaced {word!r} by {replacement!r}: {count_text(count, 'time')}")
+    for word in done.common:
+        print_to_stderr(f"note: {word!r} is a common word: it is removed from fields for names only")
+    print_left_out(done.left_out)
+    print_written(output, f"runs {', '.join(run.id for run in runs)}, {done.num_files} files; no word was found in it")
 
 
 def _export_archive(runs: Sequence[Run], output: Path, *, is_crate: bool) -> None:

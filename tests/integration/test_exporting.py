@@ -197,19 +197,26 @@ def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, 
         assert sorted(path.name for path in out.iterdir()) == ["1", "2", "3"]
 
 
-def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(store, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("tensorboard", "make room on its disk"),
+        pytest.param("wandb", "File too large", marks=WANDB.marks),
+    ],
+)
+def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(kind, reason, store, tmp_path):
     script = (
         "import resource, sys\n"
         "from runs.__main__ import main\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    words = ["--store", store.where, "export", "1", "--format", "tensorboard", "-o", str(tmp_path / "out")]
+    words = ["--store", store.where, "export", "1", "--format", kind, "-o", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "failed: run 1: " in done.stderr
-    assert "make room on its disk" in done.stderr
-    assert not (tmp_path / "out" / "1").exists()
+    assert reason in done.stderr.splitlines()[-1]
+    assert not list((tmp_path / "out").glob("[!.]*"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,387 @@
+"""Runs without their people, machines and places, for blind review.
+
+Each run is written anew into a temporary store, with all that names a person, a machine or a place replaced in records,
+output, sources, the diff, media, notes and artifacts. The archive is made from that store, and appears only after every
+byte of it was searched for the words (`runs.transfer.hidden_words`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+from observers.record.identity import user_name
+from observers.record.points.points import Series
+from runs.drawing.output_file import check_output, writing
+from runs.errors import StoreError, naming_os_errors
+from runs.query.flattening import dotted, entry_at, list_of, mapping_of
+from runs.stores.content import Content, Medium
+from runs.stores.folders.adding import RELATIONS
+from runs.stores.opening import open_store
+from runs.stores.run import Run
+from runs.transfer.archives import export_runs, staging_beside
+from runs.transfer.hidden_words import HiddenWords
+from runs.transfer.unloading import uid_of, unload
+
+__all__ = ["UNPROVEN", "AnonymousArchive", "export_anonymous"]
+
+UNPROVEN = (
+    "pixels of pictures and videos, sounds and weights are not searched: look at them yourself",
+    "words that no record names are not known: add names of people, groups and projects with --hide WORD",
+    "the uid and the times of the runs stay",
+)
+_MOST_FOUND = 10
+# Names of accounts and machines that are words of their own; they name nobody.
+_COMMON = frozenset(
+    ("admin", "administrator", "adm", "base", "code", "data", "debian", "default", "dev", "docker", "exp", "experiment",
+     "gpu", "guest", "home", "host", "jovyan", "lab", "local", "localhost", "main", "master", "model", "mongo",
+     "mongodb", "nobody", "node", "public", "root", "run", "runner", "runs", "server", "slurm", "student", "sudo",
+     "test", "train", "ubuntu", "user", "users", "vagrant", "vm", "work", "worker", "www")
+)  # fmt: skip
+_PEOPLE = frozenset(("user", "username", "author", "email", "by", "who"))
+_MACHINES = frozenset(("hostname", "host", "fqdn", "node"))
+_SYSTEM = re.compile(r"/(usr|bin|lib|lib64|etc|dev|proc|sys|sbin|run|boot)(/|$)")
+_PATH = re.compile(r"(?:^|(?<=[=:\s'\"]))(/(?:[^\s:'\",;=/]+/)*[^\s:'\",;=/]+)")
+_HOME = re.compile(r"(?:/home/|/Users/|\\Users\\)([^\s/\\'\":]+)")
+_EMAIL = re.compile(
+    r"[\w.+-]+@(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|ai|dev|eu|de|fr|uk|ch|at|it|es|nl|cn|jp|kr|in|ca|us)\b"
+)
+_PRIVATE = re.compile(r"(?<![\d.])(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?![\d.])")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnonymousArchive:
+    """The outcome of an anonymous export.
+
+    Attributes:
+        num_files: Number of files in the archive.
+        replaced: What was written instead of each word, and how often.
+        common: Names of accounts and machines that are common words: they were removed from their own fields only.
+        left_out: A sentence for each part that could not be kept.
+    """
+
+    num_files: int
+    replaced: dict[str, tuple[str, int]]
+    common: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def export_anonymous(
+    runs: Sequence[Run], path: str | Path, hide: Sequence[str] = (), *, overwrite: bool = False, is_crate: bool = False
+) -> AnonymousArchive:
+    """Export runs into an archive that names no people, machines and places.
+
+    Args:
+        runs: Runs that have ended, of any stores.
+        path: The archive; see `runs.transfer.archives.export_runs`.
+        hide: Further words to hide, as whole words in any case.
+        overwrite: Whether to replace an existing file.
+        is_crate: Whether to describe the runs as a Process Run Crate.
+
+    Returns:
+        What was replaced and left out.
+
+    Raises:
+        StoreError: If a run is running or cannot be read, the file cannot be written, or a word is left in it. Then no
+            file is written.
+
+    Example:
+        with open_store("my_runs") as store:
+            done = export_anonymous(store.find("status=COMPLETED"), "review.zip", ["our-project"], overwrite=True)
+            print(done.replaced, done.common, done.left_out)
+    """
+    path = Path(path)
+    check_output(path, overwrite=overwrite)
+    words = _Words()
+    for word in hide:
+        words.add("hidden", word)
+    for run in runs:
+        words.keep_own(run)
+    for run in runs:
+        words.take(run)
+    hidden, left_out = HiddenWords(words.replacements), list[str]()
+    with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as folder:
+        store = folder / "runs"
+        for number, run in enumerate(runs, 1):
+            staged = unload(_AnonymousRun(run, hidden, left_out), store, str(number))
+            left_out += [f"run {run.id}: {hidden.text(text)}" for text in staged.left_out]
+        archive = folder / "archive.zip"
+        with open_store(store) as opened:
+            done = export_runs([opened.get(str(n)) for n in range(1, len(runs) + 1)], archive, is_crate=is_crate)
+        if found := list(itertools.islice(hidden.found_in(archive), _MOST_FOUND)):
+            raise StoreError(f"words to hide are left, so nothing is written: {'; '.join(found)}")
+        with writing(path, overwrite=overwrite) as stream, archive.open("rb") as source:
+            shutil.copyfileobj(source, stream, 2**20)
+    replaced = {word: (words.replacements[word], count) for word, count in sorted(hidden.counts.items())}
+    return AnonymousArchive(done.num_files, replaced, tuple(sorted(words.common)), (*left_out, *done.left_out))
+
+
+class _Words:
+    """Collects the words of runs, with a replacement for each."""
+
+    def __init__(self) -> None:
+        self.replacements: dict[str, str] = {}
+        self.common: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._own: set[str] = set()
+
+    def keep_own(self, run: Run) -> None:
+        """Count the names of a run's settings, metrics and sources among the common words, as it would lose its sense.
+
+        Args:
+            run: The run.
+        """
+        names = [*dotted(dict(run.config)), *run.metrics, *(content.name for content in run.stored("sources"))]
+        self._own |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
+
+    def _add_this_machine(self) -> None:
+        for name in (user_name(), *_account_names()):
+            self.add("person", name or "")
+        for name in {socket.gethostname(), socket.gethostname().partition(".")[0]}:
+            self.add("machine", name)
+        self.add("path", str(Path.home()))
+
+    def add(self, kind: str, word: str) -> None:
+        """Add a word unless it is known, or too common to hide everywhere."""
+        word = word.strip().rstrip("/")
+        if not word or word.lower() in self._known:
+            return
+        is_common = len(word) < 3 or word.isdigit() or word.lower() in _COMMON | self._own
+        if kind in ("person", "machine") and is_common:
+            self.common.add(word)
+            return
+        if len(word) < 2 or (kind == "path" and ((word.count("/") < 2 and word != "/root") or _SYSTEM.match(word))):
+            return
+        self._known.add(word.lower())
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        name = f"{number:040x}" if kind == "commit" else f"{'/' * (kind == 'path')}{kind}-{number}"
+        self.replacements[word] = name
+        if kind == "commit":
+            for length in range(7, 13):
+                self.replacements.setdefault(word[:length], name[-length:])
+
+    def take(self, run: Run) -> None:
+        """Add the words of a run and of this machine.
+
+        Args:
+            run: The run.
+        """
+        self._add_this_machine()
+        record = {**run.document, "info": dict(run.info), "lease": run.lease or {}, "notes": run.notes()}
+        self._take_fields(record)
+        texts = [json.dumps([record, dict(run.config), run.provenance], default=str, ensure_ascii=False)]
+        self._take_places(run)
+        for content in run.stored("sources"):
+            with contextlib.suppress(StoreError):
+                texts.append(content.read().decode(errors="replace"))
+        texts.append(run.read_output()[0].decode(errors="replace"))
+        for text in texts:
+            for kind, pattern in (("person", _HOME), ("person", _EMAIL), ("machine", _PRIVATE)):
+                for match in pattern.finditer(text):
+                    self.add(kind, match[1] if match.re.groups else match[0])
+
+    def _take_fields(self, value: Any) -> None:
+        if isinstance(value, list | tuple):
+            for item in value:
+                self._take_fields(item)
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                if isinstance(item, str) and key in _PEOPLE | _MACHINES:
+                    self.add("person" if key in _PEOPLE else "machine", item)
+                self._take_fields(item)
+
+    def _take_places(self, run: Run) -> None:
+        git = mapping_of(run.provenance.get("git"))
+        recorded = list_of(entry_at(run.document, "experiment.repositories"))
+        libraries = mapping_of(run.provenance.get("libraries")).values()
+        for repository in (git, *recorded, *libraries):
+            if isinstance(repository, Mapping):
+                if _COMMIT.fullmatch(str(repository.get("commit"))):
+                    self.add("commit", repository["commit"])
+                self._take_address(str(repository.get("url") or ""))
+        for option in mapping_of(entry_at(run.document, "meta.options")).values():
+            if isinstance(option, str) and re.search(r"://|^[\w.-]+:\d+", option):
+                self._take_address(option)
+        self.add("path", str(Path(run.store.where).absolute()) if "://" not in run.store.where else "")
+        for value in _texts([run.document, dict(run.config), run.provenance]):
+            for match in _PATH.finditer(value):
+                self.add("path", match[1])
+                self.add("path", str(Path(match[1]).parent))
+        for name in _git_people(str(git.get("root") or ""), str(git.get("commit") or "")):
+            self.add("person", name)
+
+    def _take_address(self, address: str) -> None:
+        """Add an address, its machine unless that is public, and the owner of a repository."""
+        self.add("address", address)
+        match = re.search(r"^(?:\w[\w+.-]*://)?(?:[^@/]*@)?([\w.-]+)(?::\d+)?[:/]([^/]+)/", address)
+        if match and not address.startswith("/"):
+            if not re.search(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$", match[1]):
+                self.add("machine", match[1])
+            self.add("person", match[2])
+
+
+class _AnonymousRun(Run):
+    """A run that is read without the words."""
+
+    def __init__(self, run: Run, hidden: HiddenWords, left_out: list[str]) -> None:
+        store: Any = SimpleNamespace(where="anonymous", check_field=lambda name: None, tell=lambda *_: None)
+        super().__init__(store, run.id)
+        self._run, self._hidden, self._left_out = run, hidden, left_out
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        left = {*RELATIONS, "changes", "notified", "states_folder", "folder", "cwd"}
+        if any(self._run.document.get(relation) for relation in RELATIONS):
+            self._left_out.append(f"run {self.id}: versions of artifacts, which are known by their digests")
+        document = {name: value for name, value in self._run.document.items() if name not in left}
+        cleaned: dict[str, Any] = self._hidden.document(_without_names(document))
+        return {**cleaned, "uid": uid_of(self._run)}
+
+    def _part(self, name: str) -> dict[str, Any]:
+        cleaned: dict[str, Any] = self._hidden.document(_without_names(self._run._read_part(name)))
+        return cleaned
+
+    def _check_is_there(self) -> None:
+        self._run._check_is_there()
+
+    def _true_status(self) -> str:
+        return self._run.status
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        lease = self._run.lease
+        return lease and {**lease, "host": "anonymous", "boot_id": "anonymous", "pid_namespace": None}
+
+    def notes(self) -> dict[str, Any]:
+        kept = {name: self._run.notes().get(name) for name in ("tags", "note", "display_name")}
+        cleaned: dict[str, Any] = self._hidden.document({name: value for name, value in kept.items() if value})
+        return cleaned
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return {self._hidden.text(name): name for name in self._run.metrics}
+
+    def _metric_names(self) -> list[str]:
+        return list(self._names)
+
+    def _series(self, name: str) -> Series | None:
+        return self._run.metric(self._names[name]) if name in self._names else None
+
+    def stored(self, kind: str) -> list[Content]:
+        return [self._cleaned(content) for content in self._run.stored(kind)]
+
+    def _cleaned(self, content: Content) -> Content:
+        return Content(self._hidden.text(content.name), lambda: self._open(content))
+
+    def _open(self, content: Content) -> BinaryIO:
+        data = self._hidden.file(content.name, content.read())
+        if data is None:
+            raise StoreError("it is left out, as it holds words to hide and is neither text nor an archive")
+        return io.BytesIO(data)
+
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        return {rank: self._cleaned(content) for rank, content in self._run.rank_outputs.items()}
+
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        text = self._run.read_output()[0].decode(errors="replace")
+        data = self._hidden.text(text).encode()[start:][:max_bytes]
+        return data, start + len(data)
+
+    @property
+    def media(self) -> list[Medium]:
+        return [Medium.of(entry, contents) for entry, contents in self.media_entries()]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        found = []
+        for entry, (file, *images) in self._run.media_entries():
+            try:
+                with self._open(file) as stream:
+                    data = stream.read()
+            except StoreError as error:
+                self._left_out.append(f"run {self.id}: a medium: {error}")
+                continue
+            digest = hashlib.sha256(data).hexdigest()
+            name = f"media/{digest}.{entry['file'].rpartition('.')[2]}"
+            cleaned = self._hidden.document(entry) | {"file": name, "sha256": digest, "bytes": len(data)}
+            found.append((cleaned, [Content(name, _opener(data)), *images]))
+        return found
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        cleaned: dict[str, dict[str, Any]] = self._hidden.document(self._run.artifact_details())
+        return cleaned
+
+    def odd_values(self) -> bytes:
+        return self._hidden.text(self._run.odd_values().decode(errors="replace")).encode()
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> Any:
+        raise StoreError("versions of artifacts are left out")
+
+    def original(self) -> Run | None:
+        return None
+
+
+def _opener(data: bytes) -> Callable[[], BinaryIO]:
+    return lambda: io.BytesIO(data)
+
+
+def _without_names(value: Any) -> Any:
+    """Return a record without the fields that name users and machines, as common words stay elsewhere."""
+    if isinstance(value, Mapping):
+        named = ("user", "username", "hostname")
+        return {
+            key: _without_names(item) for key, item in value.items() if key not in named or not isinstance(item, str)
+        }
+    return [_without_names(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
+
+
+def _account_names() -> list[str]:
+    """Return the full name of this account, and its parts."""
+    try:
+        import pwd
+
+        full = pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
+    except (ImportError, KeyError):
+        return []
+    return [full, *full.split()]
+
+
+def _git_people(root: str, commit: str) -> Iterator[str]:
+    """Yield names and addresses of a commit's author and of this repository's user, if the repository is here."""
+    if not root or not Path(root).is_dir():
+        return
+    queries = [["config", "user.name"], ["config", "user.email"]]
+    if _COMMIT.fullmatch(commit):
+        queries.append(["log", "-1", "--format=%an%n%ae%n%cn%n%ce", commit])
+    for query in queries:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(["git", "-C", root, *query], capture_output=True, text=True, timeout=10, check=False)
+            for line in done.stdout.splitlines():
+                yield line
+                if "@" not in line:
+                    yield from line.split()
