@@ -85,24 +85,36 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:
+    """Print each outcome as it comes, and their sum, also if the import is interrupted or the source breaks off."""
     counts: Counter[str] = Counter()
     rows: list[Imported] = []
-    for run in outcomes:
-        counts[run.outcome] += 1
-        counts["partial"] += bool(run.left_out) and run.outcome != "failed"
-        counts["points"] += run.num_points
-        if in_json:
-            rows.append(_document(run))
-        else:
-            _print_run(run, dry=dry)
+    try:
+        for run in outcomes:
+            counts[run.outcome] += 1
+            counts["partial"] += bool(run.left_out) and run.outcome != "failed"
+            counts["points"] += run.num_points
+            if in_json:
+                rows.append(_document(run))
+            else:
+                _print_run(run, dry=dry)
+    except (KeyboardInterrupt, RunsError) as error:
+        if isinstance(error, KeyboardInterrupt):
+            print_to_stderr("interrupted: import again to continue; what is imported already stays")
+        if counts:
+            _print_sum(rows, counts, where=where, in_json=in_json, dry=dry)
+        raise
+    _print_sum(rows, counts, where=where, in_json=in_json, dry=dry)
+    return 1 if counts["failed"] else 0
+
+
+def _print_sum(rows: list[Imported], counts: Counter[str], *, where: str, in_json: bool, dry: bool) -> None:
     if in_json:
         print_json(rows)
-    else:
-        parts = [f"{counts[kind]} {kind}" for kind in ("new", "completed", "present", "failed") if counts[kind]]
-        partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
-        verb = "would import into" if dry else "imported into"
-        print_text(f"{verb} {where}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}")
-    return 1 if counts["failed"] else 0
+        return
+    parts = [f"{counts[kind]} {kind}" for kind in ("new", "completed", "present", "failed") if counts[kind]]
+    partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
+    verb = "would import into" if dry else "imported into"
+    print_text(f"{verb} {where}: {', '.join(parts) or 'no run'}; {count_text(counts['points'], 'point')}{partial}")
 
 
 def _document(run: ImportedRun) -> Imported:

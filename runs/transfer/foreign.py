@@ -96,16 +96,24 @@ def import_foreign(
     path = Path(path)
     reader = reader_for(path, kind)
     discarded = frozenset(run.uid for run in store.trash())
+    known = {run.uid for run in store.find(columns=["uid"])}  # asked once, as each question scans a folder of runs
     is_empty = True
     for found in reader.find(path):
         is_empty = False
-        yield _import(found, reader.KIND, store, tags, discarded, dry=dry)
+        yield _import(found, reader.KIND, store, tags, known, discarded, dry=dry)
     if is_empty:
         raise ForeignError(f"{path} holds no runs of the kind {reader.KIND}")
 
 
 def _import(
-    found: Found, kind: str, store: Store, tags: Collection[str], discarded: Collection[str | None], *, dry: bool
+    found: Found,
+    kind: str,
+    store: Store,
+    tags: Collection[str],
+    known: set[str | None],
+    discarded: Collection[str | None],
+    *,
+    dry: bool,
 ) -> ImportedRun:
     try:
         run = _read(found)
@@ -115,7 +123,7 @@ def _import(
     except OSError as error:
         return ImportedRun(found.place, "failed", left_out=(f"{error.filename}: {error.strerror}",))
     uid = _uid(kind, found.key)
-    present = store.backend.run_of_uid(uid)
+    present = store.backend.run_of_uid(uid) if uid in known else None
     if present is None and uid in discarded and not dry:
         # By a user; or by an import that was killed before the new run was added, which would lose tags and note.
         with contextlib.suppress(RunNotFoundError):
@@ -131,6 +139,7 @@ def _import(
         if present is not None:
             store.discard([present])
         id = store.add(staged).run.id
+        known.add(uid)
     return ImportedRun(found.place, outcome, id, run.num_points, staged.left_out)
 
 

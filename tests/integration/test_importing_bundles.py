@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -271,3 +273,23 @@ def test_system_details_of_comet_become_host_and_command(tmp_path, store):
     assert (run.document["host"]["hostname"], run.document["command_line"]) == ("node7", ["a.py", "-x"])
     assert run["info.comet.os_packages.os_packages"] == ["bash=5"]
     assert "s3cret" not in json.dumps(run.document, default=str)
+
+
+def test_interrupted_import_says_what_it_read_and_is_continued(tmp_path, capsys):
+    (tmp_path / "from").mkdir()
+    for number in range(200):
+        (tmp_path / "from" / f"{number:03}.csv").write_text("step,loss\n0,1\n")
+    words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "import", str(tmp_path / "from")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert process.returncode == 130
+    assert "interrupted: import again to continue" in err
+    count = int(re.search(r"^imported into .*: (\d+) new; \d+ points?$", out, re.M)[1])
+    assert 1 <= count < 200
+    assert main(words[3:]) == 0
+    counts = [int(number) for number in re.findall(r"(\d+) (?:new|present)", capsys.readouterr().out.splitlines()[-1])]
+    # A run that was added when the signal came is in no sum.
+    assert (sum(counts), counts[1] - count in (0, 1)) == (200, True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from runs.errors import ForeignError
 from runs.query.texts import suggestion
-from runs.transfer.trackers.foreign_run import Reader
+
+if TYPE_CHECKING:
+    from runs.transfer.trackers.foreign_run import Reader
 
 __all__ = ["READERS", "is_known", "reader_for", "readers"]
 
@@ -20,6 +22,7 @@ __all__ = ["READERS", "is_known", "reader_for", "readers"]
 READERS = {
     "mlflow": "mlflow_stores",
     "wandb": "wandb_files",
+    "wandb-hosted": "wandb_hosted",
     "aim": "aim_repositories",
     "comet": "comet_files",
     "clearml": "clearml_files",
@@ -36,7 +39,7 @@ def readers() -> dict[str, Reader]:
     """Return all readers by kind: the lab's, and those of entry points."""
     found = {kind: _load(f"{__name__}.{module}") for kind, module in READERS.items()}
     for point in entry_points(group="sacristan.readers"):
-        found[point.name] = cast(Reader, point.load())
+        found[point.name] = cast("Reader", point.load())
     return found
 
 
@@ -79,4 +82,4 @@ def is_known(path: Path) -> bool:
 
 
 def _load(module: str) -> Reader:
-    return cast(Reader, importlib.import_module(module))
+    return cast("Reader", importlib.import_module(module))
