@@ -12,11 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from experiments import Experiment
+from observers import MongoObserver
 from runs.board.views import RunsView
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.batch import Batch
 from runs.stores.opening import open_store
 from runs.stores.pool import StorePool
+from tests.integration.board.conftest import database_of
+from tests.integration.board.test_workspace import drawn
 
 
 def ids(text):
@@ -282,6 +286,55 @@ def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, ser
         page.check("tr[data-run='3'] input")
         page.click("#report")
     assert download.value.suggested_filename == "report.html"
+
+
+def test_workspace_of_a_database_is_arranged_saved_selected_and_live(watched, serve, recorded, mongo_url):
+    made = database_of(recorded, mongo_url)
+    where = next(made)
+    page, base = watched().page, serve(where)
+    page.goto(f"{base}/runs")
+    drawn(page)
+    page.fill("#find", "lr<0.5")
+    page.press("#find", "Enter")
+    page.wait_for_url("**where=lr%3C0.5**")
+    drawn(page)
+    page.locator("button.eye[data-key-of]").first.click()
+    page.wait_for_url("**hide=**")
+    assert page.get_attribute("#eyes", "aria-pressed") == "mixed"
+    page.wait_for_load_state("networkidle")
+    page.keyboard.press("a")
+    page.keyboard.type("`train/loss` - `val/accuracy`")
+    page.keyboard.press("Enter")
+    expression = "figure[data-panel='`train/loss` - `val/accuracy`']"
+    page.wait_for_selector(f".section[data-section='/'] {expression}")
+    page.hover("figure[data-panel='val/accuracy']")
+    page.click("figure[data-panel='val/accuracy'] [data-arrange=pin]")
+    page.wait_for_selector(".section[data-section='/'] figure[data-panel='val/accuracy']")
+    page.click("figure[data-panel='val/accuracy'] [data-arrange=wide]")
+    page.wait_for_selector("figure.broad[data-panel='val/accuracy']")
+    page.keyboard.press("w")
+    page.fill("#view-name", "mine")
+    page.check("#save-view [name=default]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#views-list li:has-text('private, opens first')")
+    page.goto(base)
+    page.wait_for_selector(f".section[data-section='/'] {expression}")
+    page.wait_for_selector("figure.broad[data-panel='val/accuracy']")
+    assert "hide=" in page.url
+    page.check("#all")
+    page.keyboard.press("t")
+    page.fill("#tags-add", "all")
+    page.click("#tag-now")
+    page.wait_for_selector("#tag-dialog", state="hidden")
+    ex = Experiment("digits", save_git_info=False, system_metrics_s=None)
+    ex.observers.append(MongoObserver(mongo_url, where.rpartition("/")[2]))
+    ex.add_config(lr=0.2)
+    ex.main(lambda _run: _run.log_scalar("val/accuracy", 1.0))
+    ex.run()
+    page.wait_for_selector("tr[data-run='5']")
+    with open_store(where) as store:
+        assert store.count("tags.all=True") == 4
+    assert list(made) == []
 
 
 def test_table_of_runs_has_their_fields(client_of, store):
