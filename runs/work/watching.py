@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -115,7 +115,7 @@ class RecentRuns:
             is_sending: Whether to leave out what runs send themselves, unless no receiver took it.
         """
         known = set(known)
-        found = [notice for run in self.runs for notice in (*self._of_alerts(run), *self._of_end(run, after_s))]
+        found = [notice for run in self.runs for notice in (*self._of_alerts(run), *self._of_end(run, after_s, known))]
         news = [notice for notice in found if notice.key not in known]
         queue = self._of_queue()
         return [
@@ -123,12 +123,11 @@ class RecentRuns:
             *([queue] if queue is not None and queue.key not in known else []),
         ]
 
-    def _of_end(self, run: Run, after_s: float) -> Iterator[Notice]:
-        """Yield the end of a run; trials of sweeps have a digest."""
+    def _of_end(self, run: Run, after_s: float, known: Set[tuple[str, str]]) -> Iterator[Notice]:
+        """Yield the end of a run, unless it is known: its text takes a look at the record. Sweeps have a digest."""
         event = self._event_of(run, after_s) if run.get(SWEEP) is None and self.ended(run) else None
-        if event is not None:
-            level = "success" if event == "finished" else "error"
-            yield Notice(run, self._of_session(run, event), _text_of(run, event), level)
+        if event is not None and _key(run, named := self._of_session(run, event)) not in known:
+            yield Notice(run, named, _text_of(run, event), "success" if event == "finished" else "error")
 
     def _of_alerts(self, run: Run) -> Iterator[Notice]:
         """Yield the recent alerts of a run."""
