@@ -27,7 +27,7 @@ from ingredients.errors import (
     SchedulerError,
 )
 from ingredients.losses.building import build_loss
-from observers import FileObserver, Histogram, read_media
+from observers import FileObserver, Histogram, file_observer, read_media
 
 WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}
 
@@ -60,6 +60,7 @@ def recorder():
 def folder(tmp_path, monkeypatch):
     """Return the folder that runs are recorded in."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(exp.ex, "observers", [*exp.ex.observers, file_observer("my_runs")])
     return tmp_path / "my_runs"
 
 

@@ -145,6 +145,7 @@ NUM_POINTS = """([title, num]) => {
 }"""
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_tabled_saved_and_follow_new_runs_and_eyes(watched, serve, charted, tmp_path):
     watch = watched()
     page = watch.page
@@ -230,7 +231,6 @@ def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched
     assert page.evaluate(faint) == 0
 
 
-@pytest.mark.slow
 def test_chart_is_added_changed_and_removed_by_keys(watched, serve, folder):
     page = watched().page
     page.goto(f"{serve(folder)}/runs")
