@@ -40,7 +40,7 @@ from runs.transfer.unloading import uid_of, unload
 __all__ = ["UNPROVEN", "AnonymousArchive", "export_anonymous"]
 
 UNPROVEN = (
-    "pixels of pictures and videos, sounds and weights are not searched: look at them yourself",
+    "pixels of pictures and videos, sounds, weights, and files packed in other ways, such as Parquet, are not searched",
     "words that no record names are not known: add names of people, groups and projects with --hide WORD",
     "the uid and the times of the runs stay",
 )
@@ -111,6 +111,9 @@ def export_anonymous(
     for word in hide:
         words.add("hidden", word)
     for run in runs:
+        now = run.store.get(run.id)
+        if now.is_living or not now.is_whole:
+            raise StoreError(f"run {run.id} is {now.status}; export it when it is whole")
         words.keep_own(run)
     for run in runs:
         words.take(run)

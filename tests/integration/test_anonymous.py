@@ -184,6 +184,21 @@ def test_archive_in_which_a_word_is_left_is_not_written(runs_folder, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+def test_run_that_goes_on_is_refused(tmp_path):
+    ex = Experiment("going", base_dir=Path(__file__).parent, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def run(_run):
+        refused = pytest.raises(StoreError, match="run 1 is RUNNING; export it when it is whole")
+        with open_store(tmp_path / "runs") as store, refused:
+            export_anonymous([store.get("1")], tmp_path / "one.zip")
+        return 1
+
+    assert ex.run().result == 1
+    assert not (tmp_path / "one.zip").exists()
+
+
 def test_command_says_what_was_replaced_and_what_cannot_be_proven(runs_folder, tmp_path, capsys):
     words = ["--store", str(runs_folder), "export", "1", "--anonymous", "--hide", "secretlab", "-o"]
     assert main([*words, str(tmp_path / "one.zip")]) == 0
