@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
 from runs.commands.terminal.outcomes import RemovedRuns, print_removed
 from runs.commands.terminal.selection import add_conditions, choose_runs
-from runs.commands.terminal.text import harmless, print_text, print_to_stderr
+from runs.commands.terminal.text import harmless, print_to_stderr
 from runs.errors import RunsError, StoreError
 from runs.query.texts import count_text, time_text
 
@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
                 raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; add --yes if nobody can be asked")
             if not _is_agreed(chosen, store.where, arguments.now):
-                print_text("nothing is removed")
+                print_to_stderr("nothing is removed")
                 return 1
         removed = store.remove(chosen) if arguments.now else store.discard(chosen)
         print_removed(removed, in_json=arguments.json, in_trash=not arguments.now)

@@ -66,8 +66,8 @@ class Listing:
         return {id: why for id, why in self.broken.items() if id not in listed}
 
     def _unread(self, id: str) -> ListedRun:
-        row = {"id": id, "uid": None, **dict.fromkeys(self.columns), "unreadable": self.broken[id]}
-        return cast("ListedRun", row)
+        own: ListedRun = {"id": id, "uid": None, "unreadable": self.broken[id]}
+        return cast("ListedRun", {**dict.fromkeys(("id", "uid", *self.columns)), **own})
 
 
 def list_runs(
@@ -124,4 +124,5 @@ def listed_run(run: Run, values: Mapping[str, Any], problem: str | None) -> List
     from runs.query.names import TIMES, full_name
 
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
-    return cast("ListedRun", {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem})
+    own: ListedRun = {"id": run.id, "uid": run.uid, "unreadable": problem}
+    return cast("ListedRun", {"id": run.id, "uid": run.uid, **values, **times, **own})

@@ -57,6 +57,8 @@ def test_reading_commands_print_what_their_schemas_say(recorded, call, kind, tmp
     where = recorded[kind]
     rows = checked("ls", call(where, "ls"), COLUMNS)
     assert {row["id"] for row in rows} >= {"1", "2", "3"}
+    own = ("id", "uid", "lr")
+    assert all(row["id"].isdecimal() for row in checked("ls", call(where, "ls", "--columns", ",".join(own)), own[2:]))
     odd = ("lr", "half.last", "val/loss.min", "config", "summary", "info")
     checked("ls", call(where, "ls", "--columns", ",".join(odd)), odd)
     checked("ls", call(where, "ls", "--where", "kind=bad"), COLUMNS)

@@ -97,7 +97,7 @@ def content_of(where):
 def test_tools_answer_with_the_documents_of_the_commands_and_change_nothing(recorded, ask, capsys, kind):
     where = recorded[kind]
     questions = [
-        ("list", {"where": ["status=COMPLETED"], "sort": "-lr", "limit": 1, "columns": ["lr", "val/loss.min"]}),
+        ("list", {"where": ["status=COMPLETED"], "sort": "-lr", "limit": 1.0, "columns": ["id", "lr", "val/loss.min"]}),
         ("list", {}),
         ("show", {"run": "2"}),
         ("metrics", {"run": "2"}),

@@ -82,8 +82,11 @@ async def _answer(pool: StorePool, name: str, words: dict[str, Any], timeout_s: 
     if (fault := jsonschema.exceptions.best_match(validator.iter_errors(words))) is not None:
         raise RunsError(f"{name}: {'.'.join(map(str, fault.absolute_path)) or 'arguments'}: {fault.message}")
 
+    # JSON Schema takes 5.0 for an integer.
+    numbers = {key: int(value) for key, value in words.items() if isinstance(value, float)}
+
     def ask(store: Store) -> str:
-        found = tool.answer(store, words)
+        found = tool.answer(store, {**words, **numbers})
         return answer_text(tool.command, found.document, found.notes)
 
     return await pool.ask_within(ask, timeout_s)
