@@ -17,6 +17,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from observers.media.pixels import png_bytes
 from runs.errors import ForeignError
 from runs.stores.opening import open_store
 from runs.transfer.foreign import import_foreign
@@ -262,7 +263,7 @@ def _lead_trackio_out(path, secret):
 def _lead_dvclive_out(path, secret):
     folder = path / "dvclive"
     (folder / "plots" / "images" / "link.png").symlink_to(secret)
-    (folder / "plots" / "metrics" / "link.tsv").symlink_to(secret)
+    (folder / "plots" / "metrics" / "link.tsv").symlink_to(secret.with_suffix(".csv"))
     (folder / "artifacts").symlink_to(secret.parent)
     (folder / "params.yaml").write_text(f"a: !!python/object/apply:os.system ['touch {secret.parent}/executed']\n")
     os.mkfifo(folder / "plots" / "images" / "fifo.png")
@@ -272,7 +273,7 @@ def _lead_hydra_out(path, secret):
     folder = path / "outputs" / "2026-01-01" / "12-00-00"
     (folder / ".hydra" / "overrides.yaml").unlink()
     (folder / ".hydra" / "overrides.yaml").symlink_to(secret)
-    (folder / "link.csv").symlink_to(secret)
+    (folder / "link.tsv").symlink_to(secret.with_suffix(".csv"))
     hydra = folder / ".hydra" / "hydra.yaml"
     hydra.write_text(hydra.read_text().replace("    name: train\n", f"    name: ../../../../{secret.stem}\n"))
     (folder / ".hydra" / "config.yaml").write_text(
@@ -291,9 +292,9 @@ def _lead_neptune_out(path, secret):
     table = parquet.read_table(file)
     rows = table.to_pylist()
     [template] = [row for row in rows if row["attribute_path"] == "model"]
-    names = ("../../../secret.png", str(secret), "RUN-1/link.png", "..", "")
+    names = ("../../../../secret.png", str(secret), "RUN-1/link.png", "..", "")
     rows += [
-        template | {"attribute_path": f"../bad{number}", "file_value": {"path": name}}
+        template | {"attribute_path": f"{'../' * (number == 4)}bad{number}", "file_value": {"path": name}}
         for number, name in enumerate(names)
     ]
     parquet.write_table(pa.Table.from_pylist(rows, table.schema), file)
@@ -310,7 +311,8 @@ def _lead_neptune_out(path, secret):
 def test_names_links_and_code_of_a_hostile_source_do_no_harm(kind, lead_out, unpacked, store, tmp_path):
     path = unpacked(kind)
     secret = tmp_path / "secret.png"
-    secret.write_bytes(b"step,loss\n0,1234567\n")
+    secret.write_bytes(png_bytes(np.zeros((4, 6, 3), np.uint8)) + b"1234567")
+    secret.with_suffix(".csv").write_bytes(b"step\tloss\n0\t1234567\n")
     lead_out(path, secret)
     before = sorted(tmp_path.iterdir())
     outcomes = list(import_foreign(path, store))
