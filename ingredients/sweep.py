@@ -143,7 +143,7 @@ def agent(_config: Map, _run: Any) -> int:
 def status(_config: Map, _run: Any) -> None:
     """Show the status of a sweep (sweep.id=...); without an id, of all sweeps."""
     with _errors():
-        from runs.sweeps.agents.commands import show_status
+        from runs.sweeps.views.printing import show_status
 
         show_status(_place(_run), _config.id)
 
@@ -181,7 +181,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
     with _errors():
-        from runs.sweeps.agents.commands import plot_sweep
+        from runs.sweeps.views.printing import plot_sweep
 
         plot_sweep(_place(_run), _id(_config))
 

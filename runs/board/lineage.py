@@ -8,19 +8,16 @@ from typing import Any
 from urllib.parse import quote
 
 from runs.board.colours import colour_of
-from runs.board.next_steps import ENDED_BADLY
 from runs.board.rendering import run_url, short_text
 from runs.board.roots import rooted
-from runs.board.views import CompareView
 from runs.comparison.joining import Ancestry
-from runs.comparison.last_good import last_good
 from runs.query.filters import Question
 from runs.query.flattening import mappings_in
 from runs.stores.run import Run
 from runs.stores.settings import title_of
 from runs.stores.store import Store
 
-__all__ = ["Edge", "Lineage", "Node", "last_good_of", "lineage_of"]
+__all__ = ["Edge", "Lineage", "Node", "lineage_of"]
 
 _MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS, _MAX_SESSIONS = 50, 20, 10, 10
 # The state that a run was started from.
@@ -267,19 +264,3 @@ def _versions(run: Run, field: str) -> Iterator[tuple[str, int]]:
         name, version = entry.get("name"), entry.get("version")
         if isinstance(name, str) and isinstance(version, int):  # a foreign record may hold anything
             yield name, version
-
-
-def last_good_of(run: Run) -> tuple[Run, list[str], str] | None:
-    """Return the last good run before a failed one, the settings in which they differ, and the page that compares them.
-
-    Args:
-        run: The run.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
-    found = last_good(run) if run.status in ENDED_BADLY else None
-    if found is None:
-        return None
-    good, names = found
-    return good, names, CompareView(run=(good.id, run.id)).url(tab="config" if names else "sources")

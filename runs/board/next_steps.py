@@ -1,17 +1,19 @@
-"""Commands that continue from a run, as they are typed: run again, reproduce, resume, fork, and use its checkpoint."""
+"""Ways on from a run: commands as they are typed, and the last good run before a failed one."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
+from runs.board.views import CompareView
+from runs.comparison.last_good import last_good
 from runs.query.flattening import list_of
 from runs.stores.run import Run
 
-__all__ = ["ENDED_BADLY", "best_checkpoint", "checkpoint_commands", "commands"]
+__all__ = ["best_checkpoint", "checkpoint_commands", "commands", "last_good_of"]
 
 # Statuses of runs that ended before they were done.
-ENDED_BADLY = ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT")
+_ENDED_BADLY = ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT")
 _BEST = ("checkpoints/best.pt", "checkpoints/last.pt")
 
 
@@ -30,7 +32,7 @@ def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
         yield "run it again", _there(run) + shlex.join(["python", *map(str, words)])
     store = ["python", "-m", "runs", "--store", where]
     yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
-    if run.status in ENDED_BADLY:
+    if run.status in _ENDED_BADLY:
         yield "resume it in its record", shlex.join([*store, "resume", run.id])
     setting = "lr=1e-4" if run.get("config.lr") is not None else "seed=1"
     yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with", setting])
@@ -72,3 +74,19 @@ def best_checkpoint(run: Run) -> str | None:
 def _there(run: Run) -> str:
     folder = run.document.get("cwd")
     return f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
+
+
+def last_good_of(run: Run) -> tuple[Run, list[str], str] | None:
+    """Return the last good run before a failed one, the settings in which they differ, and the page that compares them.
+
+    Args:
+        run: The run.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    found = last_good(run) if run.status in _ENDED_BADLY else None
+    if found is None:
+        return None
+    good, names = found
+    return good, names, CompareView(run=(good.id, run.id)).url(tab="config" if names else "sources")

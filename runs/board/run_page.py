@@ -14,8 +14,8 @@ from runs.board.ansi import to_html
 from runs.board.answers import json_response, look_again_s, version_of, watched
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.colours import colour_of
-from runs.board.lineage import last_good_of, lineage_of
-from runs.board.next_steps import commands
+from runs.board.lineage import lineage_of
+from runs.board.next_steps import commands, last_good_of
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import render, run_url, short_text
 from runs.board.visits import Visit, page

@@ -11,8 +11,8 @@ import numpy as np
 from starlette.responses import Response
 
 from runs.board.answers import json_response, look_again_s
+from runs.board.chart_values import plain_value
 from runs.board.next_steps import best_checkpoint, checkpoint_commands
-from runs.board.run_charts import plain_value
 from runs.board.visits import Visit, page
 from runs.errors import RunsError, StoreAwayError, StoreError
 from runs.query.decimation import pixels

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
 from runs.sweeps.agents.agent_process import work
 from runs.sweeps.agents.engines import Engine
 from runs.sweeps.agents.finals import best_on_fresh_seeds
@@ -21,9 +20,9 @@ from runs.sweeps.study.place import Place
 from runs.sweeps.study.points import representative
 from runs.sweeps.study.samplers import check_extra
 from runs.sweeps.study.undelivered import deliver, undelivered_lines
-from runs.sweeps.views.status import Status, Watcher, check_not_all_failed, command_line, say, status_lines
+from runs.sweeps.views.status import Status, Watcher, check_not_all_failed, command_line, say, say_all, status_lines
 
-__all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
+__all__ = ["best_trials", "join_sweep", "run_sweep", "stop_sweep"]
 
 
 def run_sweep(
@@ -72,9 +71,9 @@ def run_sweep(
             say(f"interrupted; to continue sweep {definition.id}, give the same command again")
         raise
     if not getattr(sys.stdout, "isatty", bool)():  # a terminal shows them already
-        _say_all(status_lines(status, spec.objective_names))
+        say_all(status_lines(status, spec.objective_names))
     deliver(place, definition.id)
-    _say_all(undelivered_lines(place, definition.id))
+    say_all(undelivered_lines(place, definition.id))
     check_not_all_failed(status, log.parent)
     return status
 
@@ -108,31 +107,6 @@ def join_sweep(place: Place, id: str, means: Means, experiment: str) -> int:
     with contextlib.closing(place.home(id)) as home:
         _note_place(home.definition(), means, experiment)
     return work(place, id, means)
-
-
-def show_status(place: Place, id: str | None) -> None:
-    """Print the status of a sweep, or of all sweeps.
-
-    Args:
-        place: Where sweeps are kept.
-        id: The sweep's id; None for all of them, of which an unreadable one takes one line.
-
-    Raises:
-        RunsError: If the one sweep cannot be read.
-    """
-    ids = place.ids() if id is None else [id]
-    if not ids:
-        say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
-    for each in ids:
-        try:
-            with contextlib.closing(place.home(each)) as home:
-                watcher = Watcher(home)
-                lines = status_lines(watcher.look(), watcher.spec.objective_names)
-                _say_all([*lines, *undelivered_lines(place, each)])
-        except SweepError as error:
-            if id is not None:
-                raise
-            say(f"sweep {each}: {error}")
 
 
 def stop_sweep(place: Place, id: str) -> None:
@@ -194,26 +168,6 @@ def best_trials(
     return dict(best[0].parameters)
 
 
-def plot_sweep(place: Place, id: str) -> None:
-    """Draw a sweep, one page for the browser and a picture of each plot, and print their paths.
-
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-
-    Raises:
-        RunsError: If there is no such sweep, or a package for drawing is not installed.
-    """
-    from runs.sweeps.views.plots import draw
-
-    with contextlib.closing(place.home(id)) as home:
-        watcher = Watcher(home)
-        folder = place.base / "sweeps" / id / "plots"
-        _say_all(
-            map(str, draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {id}", watcher.spec))
-        )
-
-
 def _log(place: Place, id: str) -> Path:
     """Return the file that runs of a sweep print to on this machine, in a folder that is created."""
     folder = place.base / "sweeps" / id
@@ -227,9 +181,4 @@ def _note_place(definition: Definition, means: Means, experiment: str) -> None:
 
 
 def _note(notes: Sequence[str]) -> None:
-    _say_all(f"note: {note}" for note in notes)
-
-
-def _say_all(lines: Iterable[str]) -> None:
-    for line in lines:
-        say(line)
+    say_all(f"note: {note}" for note in notes)

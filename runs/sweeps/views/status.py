@@ -20,7 +20,16 @@ from runs.sweeps.study.trial_runs import setting_text
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["Status", "Watcher", "check_not_all_failed", "command_line", "parameters_text", "say", "status_lines"]
+__all__ = [
+    "Status",
+    "Watcher",
+    "check_not_all_failed",
+    "command_line",
+    "parameters_text",
+    "say",
+    "say_all",
+    "status_lines",
+]
 
 _SHOWN = 8
 
@@ -32,6 +41,16 @@ def say(line: str) -> None:
         line: The text, without the line end.
     """
     print(line, flush=True)  # noqa: T201 - a message for the terminal
+
+
+def say_all(lines: Iterable[str]) -> None:
+    """Print lines.
+
+    Args:
+        lines: The lines.
+    """
+    for line in lines:
+        say(line)
 
 
 @dataclasses.dataclass(frozen=True)
