@@ -12,6 +12,7 @@ from typing import Any
 import sacred
 from sacred.arg_parser import get_config_updates
 from sacred.commandline_options import CLIOption, enforce_clean_option
+from sacred.observers import SlackObserver, TelegramObserver
 
 from configs import to_plain
 from configs.shipped import find_file
@@ -39,6 +40,7 @@ from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.record.identity import CHECK_VARIABLE
 from observers.record.redaction import redact
+from observers.tensorboard.tensorboard_observer import TensorBoardObserver
 
 __all__ = ["Launcher"]
 
@@ -47,6 +49,9 @@ _OBSERVING: dict[str, CLIOption] = {
     option.get_flag(): option
     for option in (file_option, mongo_option, tensorboard_option, environment_option, enforce_clean_option)
 }
+
+# Observers that tell or draw; a run that only they observe is recorded as if there were none.
+_KEEP_NO_RECORD = (SlackObserver, TelegramObserver, TensorBoardObserver)
 
 
 @dataclasses.dataclass
@@ -289,7 +294,8 @@ class Launcher:
         """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
         if not run.unobserved:
             run.experiment_info |= self._main_file.provenance(self._experiment)
-        has_folder = bool(run.observers) or file_option.get_flag() in run.launch_options
+        keeps_record = any(not isinstance(observer, _KEEP_NO_RECORD) for observer in run.observers)
+        has_folder = keeps_record or file_option.get_flag() in run.launch_options
         if not has_folder and self._record_to is not None and not self.world.rank:
             run.observers.append(FileObserver(self._record_to))
         _apply_observing(run)

@@ -9,7 +9,7 @@ import pytest
 from sacred.observers import FileStorageObserver, RunObserver
 
 from experiments import Experiment
-from observers import FileObserver
+from observers import FileObserver, TensorBoardObserver
 
 # Before the fixture for all tests sets it to None.
 DEFAULT = Experiment.__init__.__kwdefaults__["record_to"]
@@ -75,6 +75,11 @@ def test_attached_observer_takes_the_place_of_the_default(make, tmp_path, kind):
 def test_attached_observer_of_any_kind_takes_the_place_of_the_default(make, tmp_path):
     make(RunObserver()).run()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_observer_that_keeps_no_record_comes_on_top_of_the_default(make, tmp_path):
+    make(TensorBoardObserver(tmp_path / "events")).run()
+    assert (tmp_path / "my_runs" / "1" / "run.json").is_file()
 
 
 def test_option_for_a_database_comes_on_top_of_the_default(make, tmp_path, mongo_url, database):
