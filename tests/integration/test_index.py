@@ -85,6 +85,24 @@ def content(index):
     return index._asked(ask, ORIGINS)
 
 
+# Updates
+
+
+def test_an_update_of_new_runs_looks_at_no_known_one(store, index, monkeypatch):
+    for number in range(1, 4):
+        put(store, number, uid=f"uid-{number}")
+    index.update()
+    put(store, 4, uid="uid-4")
+    shutil.rmtree(store / "2")
+    seen, stamp_of = [], scanning._stamp_of
+    monkeypatch.setattr(scanning, "_stamp_of", lambda folder: seen.append(Path(folder).name) or stamp_of(folder))
+    index.update(only_new=True)
+    monkeypatch.undo()
+    assert names(index, ("uid", "in", ["uid-1", "uid-2", "uid-4"])) == ["1", "4"]
+    assert "4" in seen
+    assert not {"1", "3"} & set(seen)
+
+
 # Questions
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
@@ -89,13 +90,16 @@ class Index(contextlib.AbstractContextManager["Index"]):
         """The index's file; None in memory."""
         return self._file.path
 
-    def update(self) -> Update:
+    def update(self, *, only_new: bool = False) -> Update:
         """Read what has changed in the folder.
+
+        Args:
+            only_new: Whether to look for new and removed runs alone, without a look at each run that is known.
 
         Raises:
             StoreError: If the folder cannot be listed.
         """
-        return self._file.reliably(self._update)
+        return self._file.reliably(functools.partial(self._update, only_new=only_new))
 
     def rebuild(self) -> Update:
         """Build the index from scratch, with all fields.
@@ -214,9 +218,10 @@ class Index(contextlib.AbstractContextManager["Index"]):
 
         return self._file.reliably(ask)
 
-    def _update(self, connection: sqlite3.Connection) -> Update:
+    def _update(self, connection: sqlite3.Connection, *, only_new: bool = False) -> Update:
         self._load_stamps(connection)
-        found = dict(scanning.scan(self.store))
+        known = self._stamps if only_new and self._updated is connection else {}
+        found = dict(scanning.scan(self.store, known))
         if found == self._stamps:  # the usual case; finding the differences would take as long as the scan
             changed, removed = [], []
         else:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from observers.record.numbered_folder import as_number
 from observers.record.schema import RUN
@@ -26,11 +27,12 @@ _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", "
 COARSE_NS = 2 * 10**9
 
 
-def scan(store: Path) -> Iterator[tuple[str, str]]:
+def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
     """Yield every run in a folder, in no order.
 
     Args:
         store: The folder of runs.
+        known: Stamps by name, which are taken for true.
 
     Yields:
         The run's name, which is its path below `store` with slashes, and its stamp. A numbered folder counts even
@@ -48,7 +50,7 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
     for name in names:
         if name in _NO_RUNS:
             continue
-        stamp = _stamp_of(f"{folder}/{name}")
+        stamp = known.get(name) or _stamp_of(f"{folder}/{name}")
         if stamp is not None:
             yield name, stamp
         elif (stamp := _stamp_of(f"{folder}/{name}/{SPOOLED}")) is not None:

@@ -20,7 +20,7 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import NOTES, RUN
 from observers.record.stored_files import make_shared, share
 from runs.errors import StoreError, naming_os_errors
-from runs.query.filters import Filter, Question
+from runs.query.filters import Condition, Filter, Question
 from runs.query.index.folders import has_record, require_folder
 from runs.query.index.index import Index
 from runs.query.index.values import NOT_HELD
@@ -104,6 +104,12 @@ class FolderBackend(Backend):
             run.problem = problems.get(run.id)
             found.append(run)
         return found
+
+    def run_of_uid(self, uid: str) -> Run | None:
+        # A run keeps its uid, so new runs alone matter: an import asks for each run that it adds.
+        self.index.update(only_new=True)
+        rows = self.index.answer(Question(Condition("uid", "==", uid), limit=1))
+        return self.store.get(rows[0]["name"]) if rows else None
 
     def count(self, tree: Filter, limit: int | None) -> int:
         self._update(max(_FRESH_S, self.store.max_age_s))
