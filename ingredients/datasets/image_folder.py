@@ -164,17 +164,19 @@ class ImageFolder:
         """
         key = f"{'grey' if self._grey else 'colour'} {self.image_size}"
         places = [int(index) for index in indices]
-        new = [place for place in places if key not in self._facts[place].moments]
-        with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            read = pool.map(lambda place: moments_of(self[place][0][None]), new)
-            for place, moments in zip(new, read, strict=True):
-                self._facts[place].moments[key] = [values.tolist() for values in moments]
-        if new:
-            self._cache.touch()
-            self._cache.save()
+        if new := [place for place in places if key not in self._facts[place].moments]:
+            self._read_moments(key, new)
         for place in places:
             count, mean, squares = map(np.array, self._facts[place].moments[key])
             yield count, mean, squares
+
+    def _read_moments(self, key: str, places: Sequence[int]) -> None:
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            read = pool.map(lambda place: moments_of(self[place][0][None]), places)
+            for place, moments in zip(places, read, strict=True):
+                self._facts[place].moments[key] = [values.tolist() for values in moments]
+        self._cache.touch()
+        self._cache.save()
 
     def __len__(self) -> int:
         return len(self.files)

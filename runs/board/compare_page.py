@@ -85,9 +85,7 @@ def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
     configs = [shallowest(plain_config(run), _MAX_COMPARED) for run in shown]
     every = sorted({name for config in configs for name in config})
     names = every if view.everything else differing(shown, most=_MAX_COMPARED)
-    rows = []
-    for name in names[:_MAX_ENTRIES]:
-        rows.append((name, [_cell(config, configs[0], name) for config in configs]))
+    rows = [(name, [_cell(config, configs[0], name) for config in configs]) for name in names[:_MAX_ENTRIES]]
     is_cut = any(len(config) == _MAX_COMPARED for config in configs)
     most = _MAX_COMPARED if is_cut else None
     return {"columns": shown, "rows": rows, "num_entries": len(names), "most": most}

@@ -41,11 +41,7 @@ def importances_of(chart: Chart, runs: Sequence[Run], notes: Sequence[str]) -> d
     result, *named = chart.fields
     values = {run: value_of(run, result) for run in runs}
     results = {run: value for run, value in values.items() if is_number(value) and abs(value) < _LARGE}
-    if len(results) < _LEAST_RUNS:
-        got = f"got {count_text(len(results), 'run')} with a number as {result}"
-        raise PlotError(f"{got}, expected at least {_LEAST_RUNS} to estimate importances; show more runs")
-    if len(set(results.values())) == 1:
-        raise PlotError(f"all {len(results)} runs have the same {result}: there is no variation to explain")
+    _check_results(result, list(results.values()))
     names = named or [name for name in telling_settings(list(results)) if name != "seed"]
     columns = {name: _column(results, name) for name in names if name != result}
     used = {name: column for name, column in columns.items() if _tells(column)}
@@ -59,6 +55,14 @@ def importances_of(chart: Chart, runs: Sequence[Run], notes: Sequence[str]) -> d
         said.append(f"left out, as {_MAX_SETTINGS} settings are the maximum: {list_text(more)}")
     methods = _estimated(tuple(names), tuple(used[name] for name in names), tuple(results.values()))
     return {"fields": [{"name": result, "is_time": False}], "methods": methods, "notes": said}
+
+
+def _check_results(result: str, values: Sequence[float]) -> None:
+    if len(values) < _LEAST_RUNS:
+        got = f"got {count_text(len(values), 'run')} with a number as {result}"
+        raise PlotError(f"{got}, expected at least {_LEAST_RUNS} to estimate importances; show more runs")
+    if len(set(values)) == 1:
+        raise PlotError(f"all {len(values)} runs have the same {result}: there is no variation to explain")
 
 
 def _column(runs: Mapping[Run, Any], name: str) -> tuple[float | str, ...]:

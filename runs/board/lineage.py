@@ -215,7 +215,7 @@ class _Search:
         pairs = [(entry.get("of"), entry.get("by")) for entry in self.run.reproductions]
         others = {**self._runs_of(uid for pair in pairs for uid in pair), _key(self.run): self.run}
         for of, by in pairs:
-            if of in others and by in others and self.found.add_run(others[of]) and self.found.add_run(others[by]):
+            if {of, by} <= others.keys() and all(self.found.add_run(others[key]) for key in (of, by)):
                 self.found.join(of, by, "reproduction")
 
     def add_descendants(self) -> None:

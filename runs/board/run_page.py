@@ -113,8 +113,6 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
     """Yield names and values of what is known of a run, as it is shown at its top."""
-    git = _tried(problems, lambda: run.provenance.get("git"), None)
-    git = git if isinstance(git, Mapping) else {}
     names = {
         "started": "start",
         "ended": "stop",
@@ -123,20 +121,23 @@ def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
         "by": "user",
         "on": "host",
         "command": "command",
+        "git": "",
+        "interrupted by": "meta.interrupted_by",
+        "comment": "meta.comment",
     }
     for label, name in names.items():
-        value = _tried(problems, functools.partial(run.get, name), None)
+        get = functools.partial(run.get, name) if name else functools.partial(_git_text, run)
+        value = _tried(problems, get, None)
         if value is not None and value != "":
             yield label, value
-    if git.get("commit"):
-        dirty = " with uncommitted changes" if git.get("dirty") else ""
-        yield "git", f"{short_text(git['commit'], 60)} {short_text(git.get('branch') or '', 60)}{dirty}"
-    interrupted = _tried(problems, lambda: run.get("meta.interrupted_by"), None)
-    if interrupted:
-        yield "interrupted by", interrupted
-    comment = _tried(problems, lambda: run.get("meta.comment"), None)
-    if comment:
-        yield "comment", comment
+
+
+def _git_text(run: Run) -> str:
+    git = run.provenance.get("git")
+    if not isinstance(git, Mapping) or not git.get("commit"):
+        return ""
+    dirty = " with uncommitted changes" if git.get("dirty") else ""
+    return f"{short_text(git['commit'], 60)} {short_text(git.get('branch') or '', 60)}{dirty}"
 
 
 def _relations(run: Run) -> dict[str, Any]:

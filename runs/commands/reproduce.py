@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, where_of
+from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, typed_store
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
 from runs.documents.compared import RunKey, run_key
@@ -212,7 +212,6 @@ def _print_sentences(title: str, sentences: Iterable[str]) -> None:
 
 
 def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
-    from observers.record.redaction import redact
     from runs.rerun.environment import requirements
 
     text = requirements(record)
@@ -224,7 +223,7 @@ def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
     python = "python" + ".".join(record.python.split(".")[:2]) if record.python else "python3"
     here = shlex.quote(str(folder / "venv"))
     build = f"{python} -m venv {here} && {here}/bin/python -m pip install -r {shlex.quote(str(path))}"
-    again = f"{here}/bin/python -m runs --store {shlex.quote(redact(where_of(arguments)))} reproduce {record.id}"
+    again = f"{here}/bin/python -m runs --store {typed_store(arguments)} reproduce {record.id}"
     if arguments.json:
         print_json(RecordedEnvironment(requirements=str(path), build=build, reproduce=again, python=record.python))
     else:

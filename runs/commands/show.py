@@ -71,16 +71,21 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "sweep", Cell(_sweep(run))
     yield "tags", Cell(", ".join(run.tags))
     yield "note", Cell(run.note)
-    parent = run["parent"]
-    if parent:
-        there = run.parent
-        yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
+    yield "parent", Cell(_parent(run))
     yield "children", Cell(list_text((child.id for child in run.children()), _MAX_LINES))
     for entry in run.reproductions:
         yield from _reproduction(run, entry)
     yield "artifacts", Cell(list_text(run.artifacts, _MAX_LINES))
     yield "checkpoints", Cell(list_text(run.checkpoints, _MAX_LINES))
     yield "resources", Cell(list_text(run.resources, _MAX_LINES))
+
+
+def _parent(run: Run) -> str:
+    parent = run["parent"]
+    if not parent:
+        return ""
+    there = run.parent
+    return f"{there.id} ({parent})" if there else f"{parent}, which is not in this store"
 
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:

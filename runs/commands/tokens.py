@@ -12,6 +12,7 @@ from runs.commands.terminal.text import print_json, print_text
 
 if TYPE_CHECKING:
     from runs.board.tokens import NamedToken, TokenFile
+    from runs.board.visitors import Role
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -87,13 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
     _check(arguments)
     file = TokenFile(arguments.tokens or default_tokens())
     if arguments.action == "add":
-        role = Role[(arguments.role or "read").upper()]
-        secret = file.add(arguments.name, role, arguments.user or "")
-        if arguments.json:
-            user = arguments.user or arguments.name
-            print_json(NewToken(name=arguments.name, role=role.word, user=user, token=secret))
-        else:
-            print(secret, flush=True)
+        _add(file, Role[(arguments.role or "read").upper()], arguments)
     elif arguments.action == "revoke":
         file.revoke(arguments.name)
         if arguments.json:
@@ -129,3 +124,12 @@ def _check(arguments: argparse.Namespace) -> None:
     for option in ("role", "user"):
         if arguments.action != "add" and getattr(arguments, option):
             arguments.parser.error(f"tokens {arguments.action} takes no --{option}")
+
+
+def _add(file: TokenFile, role: Role, arguments: argparse.Namespace) -> None:
+    secret = file.add(arguments.name, role, arguments.user or "")
+    if arguments.json:
+        user = arguments.user or arguments.name
+        print_json(NewToken(name=arguments.name, role=role.word, user=user, token=secret))
+    else:
+        print(secret, flush=True)

@@ -7,34 +7,27 @@ byte of it was searched for the words (`runs.transfer.hidden_words`).
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import io
 import itertools
-import json
-import os
-import re
 import shutil
-import socket
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from observers.record.identity import user_name
 from observers.record.points.points import Series
 from runs.drawing.output_file import check_output, writing
 from runs.errors import StoreError, naming_os_errors
-from runs.query.flattening import dotted, entry_at, list_of, mapping_of
 from runs.stores.content import Content, Medium
 from runs.stores.folders.adding import RELATIONS
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.transfer.archives import export_runs, staging_beside
 from runs.transfer.hidden_words import HiddenWords
+from runs.transfer.identifying_words import IdentifyingWords
 from runs.transfer.unloading import uid_of, unload
 
 __all__ = ["UNPROVEN", "AnonymousArchive", "export_anonymous"]
@@ -45,23 +38,6 @@ UNPROVEN = (
     "the uid and the times of the runs stay",
 )
 _MOST_FOUND = 10
-# Names of accounts and machines that are words of their own; they name nobody.
-_COMMON = frozenset(
-    ("admin", "administrator", "adm", "base", "code", "data", "debian", "default", "dev", "docker", "exp", "experiment",
-     "gpu", "guest", "home", "host", "jovyan", "lab", "local", "localhost", "main", "master", "model", "mongo",
-     "mongodb", "nobody", "node", "public", "root", "run", "runner", "runs", "server", "slurm", "student", "sudo",
-     "test", "train", "ubuntu", "user", "users", "vagrant", "vm", "work", "worker", "www")
-)  # fmt: skip
-_PEOPLE = frozenset(("user", "username", "author", "email", "by", "who"))
-_MACHINES = frozenset(("hostname", "host", "fqdn", "node"))
-_SYSTEM = re.compile(r"/(usr|bin|lib|lib64|etc|dev|proc|sys|sbin|run|boot)(/|$)")
-_PATH = re.compile(r"(?:^|(?<=[=:\s'\"]))(/(?:[^\s:'\",;=/]+/)*[^\s:'\",;=/]+)")
-_HOME = re.compile(r"(?:/home/|/Users/|\\Users\\)([^\s/\\'\":]+)")
-_EMAIL = re.compile(
-    r"[\w.+-]+@(?:[\w-]+\.)+(?:com|org|net|edu|gov|io|ai|dev|eu|de|fr|uk|ch|at|it|es|nl|cn|jp|kr|in|ca|us)\b"
-)
-_PRIVATE = re.compile(r"(?<![\d.])(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?![\d.])")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,16 +83,7 @@ def export_anonymous(
     """
     path = Path(path)
     check_output(path, overwrite=overwrite)
-    words = _Words()
-    for word in hide:
-        words.add("hidden", word)
-    for run in runs:
-        now = run.store.get(run.id)
-        if now.is_living or not now.is_whole:
-            raise StoreError(f"run {run.id} is {now.status}; export it when it is whole")
-        words.keep_own(run)
-    for run in runs:
-        words.take(run)
+    words = _words_of(runs, hide)
     hidden, left_out = HiddenWords(words.replacements), list[str]()
     with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as folder:
         store = folder / "runs"
@@ -134,109 +101,18 @@ def export_anonymous(
     return AnonymousArchive(done.num_files, replaced, tuple(sorted(words.common)), (*left_out, *done.left_out))
 
 
-class _Words:
-    """Collects the words of runs, with a replacement for each."""
-
-    def __init__(self) -> None:
-        self.replacements: dict[str, str] = {}
-        self.common: set[str] = set()
-        self._counts: dict[str, int] = {}
-        self._known: set[str] = set()
-        self._own: set[str] = set()
-
-    def keep_own(self, run: Run) -> None:
-        """Count the names of a run's settings, metrics and sources among the common words, as it would lose its sense.
-
-        Args:
-            run: The run.
-        """
-        names = [*dotted(dict(run.config)), *run.metrics, *(content.name for content in run.stored("sources"))]
-        self._own |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
-
-    def _add_this_machine(self) -> None:
-        for name in (user_name(), *_account_names()):
-            self.add("person", name or "")
-        for name in {socket.gethostname(), socket.gethostname().partition(".")[0]}:
-            self.add("machine", name)
-        self.add("path", str(Path.home()))
-
-    def add(self, kind: str, word: str) -> None:
-        """Add a word unless it is known, or too common to hide everywhere."""
-        word = word.strip().rstrip("/")
-        if not word or word.lower() in self._known:
-            return
-        is_common = len(word) < 3 or word.isdigit() or word.lower() in _COMMON | self._own
-        if kind in ("person", "machine") and is_common:
-            self.common.add(word)
-            return
-        if len(word) < 2 or (kind == "path" and ((word.count("/") < 2 and word != "/root") or _SYSTEM.match(word))):
-            return
-        self._known.add(word.lower())
-        number = self._counts[kind] = self._counts.get(kind, 0) + 1
-        name = f"{number:040x}" if kind == "commit" else f"{'/' * (kind == 'path')}{kind}-{number}"
-        self.replacements[word] = name
-        if kind == "commit":
-            for length in range(7, 13):
-                self.replacements.setdefault(word[:length], name[-length:])
-
-    def take(self, run: Run) -> None:
-        """Add the words of a run and of this machine.
-
-        Args:
-            run: The run.
-        """
-        self._add_this_machine()
-        record = {**run.document, "info": dict(run.info), "lease": run.lease or {}, "notes": run.notes()}
-        self._take_fields(record)
-        texts = [json.dumps([record, dict(run.config), run.provenance], default=str, ensure_ascii=False)]
-        self._take_places(run)
-        for content in run.stored("sources"):
-            with contextlib.suppress(StoreError):
-                texts.append(content.read().decode(errors="replace"))
-        texts.append(run.read_output()[0].decode(errors="replace"))
-        for text in texts:
-            for kind, pattern in (("person", _HOME), ("person", _EMAIL), ("machine", _PRIVATE)):
-                for match in pattern.finditer(text):
-                    self.add(kind, match[1] if match.re.groups else match[0])
-
-    def _take_fields(self, value: Any) -> None:
-        if isinstance(value, list | tuple):
-            for item in value:
-                self._take_fields(item)
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                if isinstance(item, str) and key in _PEOPLE | _MACHINES:
-                    self.add("person" if key in _PEOPLE else "machine", item)
-                self._take_fields(item)
-
-    def _take_places(self, run: Run) -> None:
-        git = mapping_of(run.provenance.get("git"))
-        recorded = list_of(entry_at(run.document, "experiment.repositories"))
-        libraries = mapping_of(run.provenance.get("libraries")).values()
-        for repository in (git, *recorded, *libraries):
-            if isinstance(repository, Mapping):
-                if _COMMIT.fullmatch(str(repository.get("commit"))):
-                    self.add("commit", repository["commit"])
-                self._take_address(str(repository.get("url") or ""))
-        for option in mapping_of(entry_at(run.document, "meta.options")).values():
-            if isinstance(option, str) and re.search(r"://|^[\w.-]+:\d+", option):
-                self._take_address(option)
-        self.add("path", str(Path(run.store.where).absolute()) if "://" not in run.store.where else "")
-        for value in _texts([run.document, dict(run.config), run.provenance]):
-            for match in _PATH.finditer(value):
-                self.add("path", match[1])
-                self.add("path", str(Path(match[1]).parent))
-        for name in _git_people(str(git.get("root") or ""), str(git.get("commit") or "")):
-            self.add("person", name)
-
-    def _take_address(self, address: str) -> None:
-        """Add an address, its machine unless that is public, and the owner of a repository."""
-        self.add("address", address)
-        match = re.search(r"^(?:\w[\w+.-]*://)?(?:[^@/]*@)?([\w.-]+)(?::\d+)?[:/]([^/]+)/", address)
-        if match and not address.startswith("/"):
-            if not re.search(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$", match[1]):
-                self.add("machine", match[1])
-            self.add("person", match[2])
+def _words_of(runs: Sequence[Run], hide: Sequence[str]) -> IdentifyingWords:
+    words = IdentifyingWords()
+    for word in hide:
+        words.add("hidden", word)
+    for run in runs:
+        now = run.store.get(run.id)
+        if now.is_living or not now.is_whole:
+            raise StoreError(f"run {run.id} is {now.status}; export it when it is whole")
+        words.keep_own(run)
+    for run in runs:
+        words.take(run)
+    return words
 
 
 class _AnonymousRun(Run):
@@ -352,39 +228,3 @@ def _without_names(value: Any) -> Any:
             key: _without_names(item) for key, item in value.items() if key not in named or not isinstance(item, str)
         }
     return [_without_names(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in JSON."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
-
-
-def _account_names() -> list[str]:
-    """Return the full name of this account, and its parts."""
-    try:
-        import pwd
-
-        full = pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
-    except (ImportError, KeyError):
-        return []
-    return [full, *full.split()]
-
-
-def _git_people(root: str, commit: str) -> Iterator[str]:
-    """Yield names and addresses of a commit's author and of this repository's user, if the repository is here."""
-    if not root or not Path(root).is_dir():
-        return
-    queries = [["config", "user.name"], ["config", "user.email"]]
-    if _COMMIT.fullmatch(commit):
-        queries.append(["log", "-1", "--format=%an%n%ae%n%cn%n%ce", commit])
-    for query in queries:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(["git", "-C", root, *query], capture_output=True, text=True, timeout=10, check=False)
-            for line in done.stdout.splitlines():
-                yield line
-                if "@" not in line:
-                    yield from line.split()

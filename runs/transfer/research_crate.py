@@ -85,27 +85,31 @@ def _action(crate: ROCrate, run: Run, folder: str, base: Path, parts: Mapping[st
     stored = [*list_of(mapping_of(record.get("experiment")).get("sources")), *list_of(record.get("resources"))]
     inputs = [f"{folder}/{CONFIG}", f"{folder}/{PROVENANCE}", *(path for _, path in stored if path)]
     results = [name for name in parts if name.startswith(f"{folder}/") and name not in inputs]
-    properties: dict[str, Any] = {
-        "name": f"Run {run.id} of {run.name}",
-        "description": " ".join(str(word) for word in run["command_line"] or [run.command]),
-        "identifier": record.get("uid"),
-        "actionStatus": f"http://schema.org/{_status(run.status)}ActionStatus",
-    }
-    for key, time in (("startTime", run.start_time), ("endTime", run.stop_time)):
-        if time is not None:
-            properties[key] = time.isoformat(timespec="seconds")
-    if (reason := run["fail_trace"]) and _status(run.status) == "Failed":
-        properties["error"] = "".join(reason) if isinstance(reason, list) else str(reason)
     action = crate.add_action(
         _program(crate, run),
         f"#run-{record.get('uid')}",
         _present(inputs, parts),
         _present(results, parts),
-        {name: value for name, value in properties.items() if value},
+        {"identifier": record.get("uid"), **_properties(run)},
     )
     if user := run["host.user"]:
         action["agent"] = _context(crate, f"#user-{user}", "Person", user)
     return action
+
+
+def _properties(run: Run) -> dict[str, Any]:
+    status, reason = _status(run.status), run["fail_trace"]
+    properties: dict[str, Any] = {
+        "name": f"Run {run.id} of {run.name}",
+        "description": " ".join(str(word) for word in run["command_line"] or [run.command]),
+        "actionStatus": f"http://schema.org/{status}ActionStatus",
+    }
+    for key, time in (("startTime", run.start_time), ("endTime", run.stop_time)):
+        if time is not None:
+            properties[key] = time.isoformat(timespec="seconds")
+    if reason and status == "Failed":
+        properties["error"] = "".join(reason) if isinstance(reason, list) else str(reason)
+    return properties
 
 
 def _program(crate: ROCrate, run: Run) -> Any:

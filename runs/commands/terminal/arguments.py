@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ __all__ = [
     "place",
     "port",
     "split_rest",
+    "typed_store",
     "where_of",
 ]
 
@@ -254,6 +256,17 @@ def where_of(arguments: argparse.Namespace) -> str:
         arguments: The parsed arguments; without `--store`, the environment or `my_runs` counts.
     """
     return str(arguments.store or os.environ.get("SACRISTAN_STORE") or "my_runs")
+
+
+def typed_store(arguments: argparse.Namespace) -> str:
+    """Return the chosen store as a shell takes it, without passwords.
+
+    Args:
+        arguments: The parsed arguments.
+    """
+    from observers.record.redaction import redact
+
+    return shlex.quote(redact(where_of(arguments)))
 
 
 def is_url(where: str) -> bool:

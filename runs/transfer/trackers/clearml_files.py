@@ -101,9 +101,7 @@ class _Reading:
             task = parse_json(self._bundle.file(_TASK).read_bytes())
             run.experiment, run.title = str(task.get("project_name") or run.experiment), str(task.get("name") or "")
             run.tags, run.note = sorted(task.get("tags") or ()), str(task.get("comment") or "")
-            for section, entries in (task.get("hyperparams") or {}).items():
-                for name, entry in entries.items():
-                    _set(run.config.setdefault(section, {}), name, _value(entry))
+            _take_parameters(run.config, task.get("hyperparams") or {})
             parts = {name: task.get(name) for name in ("id", "type", "configuration", "script", "models")}
             run.info["clearml"] = {name: part for name, part in parts.items() if part}
             entry_point = (task.get("script") or {}).get("entry_point")
@@ -167,6 +165,12 @@ class _Reading:
                 self._run.artifacts[label] = self._bundle.file(name)
             except ForeignError as error:
                 self._run.left_out.append(f"file {error}")
+
+
+def _take_parameters(config: dict[str, Any], sections: dict[str, Any]) -> None:
+    for section, entries in sections.items():
+        for name, entry in entries.items():
+            _set(config.setdefault(section, {}), name, _value(entry))
 
 
 def _set(section: dict[str, Any], name: str, value: Any) -> None:

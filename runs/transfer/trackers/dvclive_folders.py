@@ -81,12 +81,7 @@ class _Reading:
         run.config = _entries(run, self.folder / _PARAMETERS, yaml.safe_load)
         summary = _entries(run, self.folder / _SUMMARY, parse_json)
         for name, path in files_below(self.folder):
-            if name.startswith(_METRICS) and path.suffix in (".tsv", ".csv"):
-                self._take_metric(name.removeprefix(_METRICS), path)
-            elif name.startswith(_IMAGES) and path.suffix == ".png":
-                self._take_image(PurePosixPath(name.removeprefix(_IMAGES)), path, summary.get("step"))
-            elif name not in (_SUMMARY, _PARAMETERS):
-                run.artifacts[name] = path
+            self._take_file(name, path, summary.get("step"))
         run.curves = self.points.curves()
         names = {curve.name for curve in run.curves}
         run.info["summary"] = {name: value for name, value in _flat(summary, "") if name not in names}
@@ -95,6 +90,14 @@ class _Reading:
         times = [curve.times.max() for curve in run.curves if not np.isnan(curve.times).any()]
         run.stopped = max(times or self.changed, default=None)
         return run
+
+    def _take_file(self, name: str, path: Path, last_step: Any) -> None:
+        if name.startswith(_METRICS) and path.suffix in (".tsv", ".csv"):
+            self._take_metric(name.removeprefix(_METRICS), path)
+        elif name.startswith(_IMAGES) and path.suffix == ".png":
+            self._take_image(PurePosixPath(name.removeprefix(_IMAGES)), path, last_step)
+        elif name not in (_SUMMARY, _PARAMETERS):
+            self.run.artifacts[name] = path
 
     def _take_metric(self, name: str, path: Path) -> None:
         """Take a table: the time in milliseconds, if the metric was logged with it, the step, and the value."""

@@ -198,7 +198,7 @@ class _Reading:
                 continue
             created, user, group = (config.get(name) for name in ("_Created", "_Username", "_Group"))
             run.config = {name: value for name, value in config.items() if not name.startswith("_")}
-            run.started = _seconds(created) if _seconds(created) == _seconds(created) else None
+            run.started = _time(created)
             run.host = {"user": user} if user else {}
             run.info["trackio"] = {"group": group} if group else {}
 
@@ -243,6 +243,11 @@ def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
+
+
+def _time(text: Any) -> float | None:
+    seconds = _seconds(text)
+    return None if np.isnan(seconds) else seconds
 
 
 def _seconds(text: Any) -> float:
