@@ -33,9 +33,9 @@ PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard"}
 KILLED = """
 import os, sys
 from runs.__main__ import main
-from runs.transfer import foreign
+from runs.transfer.imported_record import StagedImport
 
-write, calls = foreign._Staging._write, []
+write, calls = StagedImport._write, []
 
 def killing(self, *arguments):
     calls.append(1)
@@ -43,7 +43,7 @@ def killing(self, *arguments):
         os.kill(os.getpid(), 9)
     write(self, *arguments)
 
-foreign._Staging._write = killing
+StagedImport._write = killing
 main(sys.argv[2:])
 """
 

@@ -186,8 +186,9 @@ def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder)
     page.check("#settings [name=joined]")
     page.wait_for_selector("figure .notes:has-text('dashed')")
     assert "joined=1" in page.url
-    traces = "figure => figure.querySelector('.plot').data.map((trace) => [trace.x.length, trace.line.dash])"
-    assert page.locator("figure[data-panel='train/loss']").evaluate(traces) == [[31, "2px,3px"], [10, "solid"]]
+    paths = page.locator("figure[data-panel='train/loss'] svg.lines g[data-key] path")
+    drawn_paths = "paths => paths.map(({ attributes: { d, ['stroke-dasharray']: dash } }) => [d.value.match(/[ML]/g).length, dash?.value])"
+    assert paths.evaluate_all(drawn_paths) == [[31, "2 3"], [10, None]]
     page.reload()
     drawn(page)
     assert page.is_checked("#settings [name=joined]")

@@ -101,7 +101,7 @@ def test_visitor_moves_between_stores(serve, watched, stores):
     page.fill("#find", "lr=0.01")
     page.press("#find", "Enter")
     page.wait_for_url("**/s/lab/runs?where=lr%3D0.01")
-    page.wait_for_selector(".panel .plot .main-svg, figure .main-svg")
+    page.wait_for_selector("figure svg.lines g[data-key]")
     page.click("#runs tbody th a")
     page.wait_for_url("**/s/lab/runs/2")
     page.click(".stores summary")
