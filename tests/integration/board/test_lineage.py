@@ -187,8 +187,9 @@ def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder)
     page.wait_for_selector("figure .notes:has-text('dashed')")
     assert "joined=1" in page.url
     paths = page.locator("figure[data-panel='train/loss'] svg.lines g[data-key] path")
-    drawn_paths = "paths => paths.map(({ attributes: { d, ['stroke-dasharray']: dash } }) => [d.value.match(/[ML]/g).length, dash?.value])"
-    assert paths.evaluate_all(drawn_paths) == [[31, "2 3"], [10, None]]
+    nums = paths.evaluate_all("paths => paths.map((path) => path.getAttribute('d').match(/[ML]/g).length)")
+    dashes = paths.evaluate_all("paths => paths.map((path) => path.getAttribute('stroke-dasharray'))")
+    assert (nums, dashes) == ([31, 10], ["2 3", None])
     page.reload()
     drawn(page)
     assert page.is_checked("#settings [name=joined]")
