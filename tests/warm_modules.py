@@ -25,7 +25,7 @@ __all__ = ["LAB", "ImportedModules"]
 
 LAB = ("configs", "experiments", "ingredients", "observers", "runs")
 # Programs; and what imports packages that few processes want.
-LEFT_OUT = ("lightning", "lightning_logger", "board", "templates", "events", "hub")
+LEFT_OUT = ("lightning", "lightning_logger", "board", "mcp", "templates", "events", "hub")
 
 
 class _Module:
