@@ -99,6 +99,7 @@ def _execute(database, statement):
         connection.execute(statement)
 
 
+@pytest.mark.slow
 def test_import_from_aim_killed_at_any_moment_is_completed_by_the_next_one(source, tmp_path):
     words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "killed"), "import", str(source)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -59,6 +59,7 @@ def expected_points(name):
     }
 
 
+@pytest.mark.slow
 def test_runs_at_wandb_arrive_whole_through_failures_and_a_server_that_dies(tmp_path):
     with serving(limits=1, fails=["two"], dies="four") as port:
         code, out, err = take(port, tmp_path)

@@ -93,7 +93,7 @@ def content_of(where):
         }
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_tools_answer_with_the_documents_of_the_commands_and_change_nothing(recorded, ask, capsys, kind):
     where = recorded[kind]
     questions = [
@@ -171,6 +171,7 @@ def messages(*calls):
     return "".join(json.dumps({"jsonrpc": "2.0", **line}) + "\n" for line in lines)
 
 
+@pytest.mark.slow
 def test_stdout_has_the_protocol_only_and_closed_stdin_ends_the_process(recorded, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(NOISE)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -186,6 +187,7 @@ def test_stdout_has_the_protocol_only_and_closed_stdin_ends_the_process(recorded
     assert "UserWarning: noise" in err
 
 
+@pytest.mark.slow
 def test_database_that_does_not_answer_is_an_error_in_time(mongod, ask, tmp_path):
     mongod.start()
     where = f"{mongod.url}/away?serverSelectionTimeoutMS=500"
@@ -211,6 +213,7 @@ def test_database_that_does_not_answer_is_an_error_in_time(mongod, ask, tmp_path
     assert mongod.url.rpartition(":")[2] in gone["error"] or "has not answered" in gone["error"]
 
 
+@pytest.mark.slow
 def test_closed_stdin_ends_a_process_that_waits_for_its_database(mongod, tmp_path, wait_for):
     mongod.start()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -20,7 +20,7 @@ LAB = Path(__file__).parents[2]
 
 SCRIPT = """
 import errno, os, pathlib, pkgutil, importlib, runpy, signal, sys
-import numpy, pandas, psutil, pymongo, rich.console, sacred, sklearn.datasets, torch, tqdm
+import mcp, numpy, pandas, psutil, pymongo, rich.console, sacred, sklearn.datasets, torch, tqdm
 
 for name in ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios"):
     sys.modules[name] = None
