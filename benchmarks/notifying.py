@@ -1,4 +1,4 @@
-"""What notifications cost a run: microseconds a logged step and seconds at its end, with a receiver that never answers.
+"""The cost of notifications: microseconds a logged step and seconds at the end of a run, with a receiver that hangs.
 
     python benchmarks/notifying.py
 

@@ -167,7 +167,7 @@ class Notifier:
             self._send(self._event("failed"), "failed", ["".join((self._run.fail_trace or ())[-3:])[-2000:]], "error")
 
     def _event(self, name: str) -> str:
-        """Return the name of an event of this session: what happens again after a resume is told again."""
+        """Return the name of an event in this session, so that a resumed run sends its messages again."""
         return event_of_session(name, self._num_sessions)
 
     @property

@@ -57,7 +57,7 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """What the second line says: the status of a run or of an earlier session."""
+        """The second line: the status of the run or of the earlier session."""
         return (self.state or self.run.status or "unknown").lower() if self.run else "artifact"
 
     @property
@@ -215,7 +215,7 @@ class _Search:
         pairs = [(entry.get("of"), entry.get("by")) for entry in self.run.reproductions]
         others = {**self._runs_of(uid for pair in pairs for uid in pair), _key(self.run): self.run}
         for of, by in pairs:
-            if {of, by} <= others.keys() and all(self.found.add_run(others[key]) for key in (of, by)):
+            if of in others and by in others and all(map(self.found.add_run, (others[of], others[by]))):
                 self.found.join(of, by, "reproduction")
 
     def add_descendants(self) -> None:

@@ -99,7 +99,7 @@ def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: 
                 _print_run(run, dry=dry)
     except (KeyboardInterrupt, RunsError) as error:
         if isinstance(error, KeyboardInterrupt):
-            print_to_stderr("interrupted: import again to continue; what is imported already stays")
+            print_to_stderr("interrupted; runs imported so far are kept: repeat the command to continue")
         if counts:
             _print_sum(rows, counts, where=where, in_json=in_json, dry=dry)
         raise

@@ -286,7 +286,7 @@ def test_interrupted_import_says_what_it_read_and_is_continued(tmp_path, capsys)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert process.returncode == 130
-    assert "interrupted: import again to continue" in err
+    assert "interrupted; runs imported so far are kept" in err
     count = int(re.search(r"^imported into .*: (\d+) new; \d+ points?$", out, re.M)[1])
     assert 1 <= count < 200
     assert main(words[3:]) == 0

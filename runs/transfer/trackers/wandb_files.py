@@ -21,7 +21,7 @@ from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
 from runs.transfer.trackers.source_files import file_inside, files_below, is_inside
-from runs.transfer.trackers.wandb_log import HEADER, records
+from runs.transfer.trackers.wandb_log import HEADER, flat, records
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -180,7 +180,7 @@ class _Reading:
         at = float(row.pop("_timestamp", np.nan))
         row.pop("_runtime", None)
         self._end_at(at)
-        values = dict(_flat(row))
+        values = dict(flat(row))
         for name, value in values.items():
             if isinstance(value, dict):
                 self._take_medium(name, value, own_step, at)
@@ -270,11 +270,3 @@ def _nested(items: Iterable[Any], into: dict[str, Any]) -> dict[str, Any]:
             inner = inner[key] if isinstance(inner.get(key), dict) else inner.setdefault(key, {})
         inner[last] = json.loads(item.value_json)
     return into
-
-
-def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict) and "_type" not in value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -21,6 +21,7 @@ import numpy as np
 
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, Points
+from runs.transfer.trackers.wandb_log import flat
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -126,7 +127,7 @@ class _Reading:
         self._take_history()
         run.curves = sorted(self._points.curves(), key=lambda curve: curve.name)  # W&B sends them in any order
         names = {curve.name for curve in run.curves}
-        summary = dict(_flat(dict(source.summary._json_dict)))
+        summary = dict(flat(dict(source.summary._json_dict)))
         parts = {
             "wandb": _filled(
                 id=source.id, entity=source.entity, group=source.group, job_type=source.job_type, url=source.url,
@@ -149,20 +150,12 @@ class _Reading:
             row.pop("_runtime", None)
             if at == at:
                 self._run.stopped = max(at, self._run.stopped or at)
-            for name, value in _flat(row):
+            for name, value in flat(row):
                 if isinstance(value, int | float) or (isinstance(value, str) and value in _NUMBERS):
                     self._points.add(name, step, float(value), at)
                 elif value is not None:
                     kind = value["_type"] if isinstance(value, dict) else "are no numbers"
                     self._num_others[f"values of {name!r} ({kind})"] += 1
-
-
-def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict) and "_type" not in value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _filled(**entries: Any) -> dict[str, Any]:

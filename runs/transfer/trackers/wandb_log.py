@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["HEADER", "LogWriter", "records"]
+__all__ = ["HEADER", "LogWriter", "flat", "records"]
 
 HEADER = b":W&B"
 # The magic number and the version of the form.
@@ -85,3 +85,17 @@ class LogWriter:
 
 def _checksum(kind: int, piece: bytes) -> int:
     return zlib.crc32(piece, zlib.crc32(bytes([kind])))
+
+
+def flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a row of history by dotted name; a medium, which has a `_type`, is one value.
+
+    Args:
+        row: The row.
+        prefix: What each name begins with.
+    """
+    for name, value in row.items():
+        if isinstance(value, dict) and "_type" not in value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
