@@ -97,7 +97,7 @@ def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
         names = _filled_columns(rows, listing.columns) if are_usual else list(listing.columns)
         values = [[row[name] for name in names] for _, row in rows]
         cells = [_cells(run, names, row) for (run, _), row in zip(rows, values, strict=True)]
-        print_table(_header(names, values), cells)
+        print_table(_header(names, values, are_usual=are_usual), cells)
     elif listing.is_filtered:
         print_text("no run matches the conditions")
     elif not (broken or listing.num_hidden):
@@ -131,14 +131,18 @@ def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Seque
     return [name for name in names if name == "status" or any(row[name] not in (None, "", []) for _, row in found)]
 
 
-def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:
-    from runs.query.names import full_name
-
-    columns = [
-        Column(name, _is_numeric(name, [row[i] for row in rows]), is_kept=full_name(name) == "status")
-        for i, name in enumerate(names)
-    ]
+def _header(names: Sequence[str], rows: Sequence[Sequence[Any]], *, are_usual: bool = False) -> list[Column]:
+    columns = [_column(name, [row[i] for row in rows], are_usual) for i, name in enumerate(names)]
     return [Column("id", is_kept=True), *columns]
+
+
+def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
+    """Return the layout of a column; a usual one with the same value in all runs gives way to what tells them apart."""
+    from runs.query.names import TIMES, full_name
+
+    full = full_name(name)
+    is_spare = is_usual and full != "status" and len(values) > 1 and all(value == values[0] for value in values)
+    return Column(name, _is_numeric(name, values), full == "status", is_whole=full in TIMES, is_spare=is_spare)
 
 
 def _is_numeric(name: str, values: Sequence[Any]) -> bool:
@@ -157,7 +161,7 @@ def _cell(name: str, value: Any) -> Cell:
     if name == "duration":
         return Cell(duration_text(value))
     if full in TIMES:
-        return Cell(time_text(value))
+        return Cell(time_text(value, short=is_terminal()))
     if full == "status":
         return Cell(value_text(value), STATUS_STYLES.get(str(value), ""))
     if full == "tags" and isinstance(value, list):

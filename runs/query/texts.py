@@ -101,12 +101,13 @@ def duration_text(seconds: float | None) -> str:
     return f"{hours // 24}d{hours % 24:02}h"
 
 
-def time_text(time: Any, *, exact: bool = False) -> str:
+def time_text(time: Any, *, exact: bool = False, short: bool = False) -> str:
     """Return a time in the local zone, such as `2026-01-31 13:05`.
 
     Args:
         time: A datetime or a text in ISO 8601, in UTC unless it has a zone; other values get `value_text`.
         exact: Whether to show seconds.
+        short: Whether to write a time of this year as `Jan 31 13:05`, and others as `2025-01-31`.
     """
     if isinstance(time, str):
         try:
@@ -119,6 +120,8 @@ def time_text(time: Any, *, exact: bool = False) -> str:
         local = time.replace(tzinfo=UTC).astimezone() if time.tzinfo is None else time.astimezone()
     except (OverflowError, ValueError):  # the year 1
         local = time
+    if short:
+        return local.strftime("%b %d %H:%M" if local.year == datetime.now().year else "%Y-%m-%d")
     return local.strftime("%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M")
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import re
 import uuid
 import warnings
 from datetime import datetime
@@ -146,19 +147,11 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "70")
-    text = runs("ls", "--where", "name=plain")
-    assert text.splitlines()[0].split() == [
-        "id",
-        "name",
-        "command",
-        "status",
-        "start",
-        "duration",
-        "result",
-        "lr",
-        "fail",
-    ]
-    assert "(no room for model.name, seed" in text
+    head, row, *_, note = runs("ls", "--where", "name=plain").splitlines()
+    assert head.split() == ["id", "status", "start", "duration", "result", "lr", "fail", "model.name"], note
+    assert re.search(r"COMPLETED  ([A-Z][a-z]{2} \d\d \d\d:\d\d|20\d\d-\d\d-\d\d) ", row)  # a whole time
+    # All runs have the same name and command: these give way first.
+    assert note.startswith("(no room for name, command, seed:")
     assert runs("ls", "--columns", "model.name").split()[:2] == ["id", "model.name"]
     monkeypatch.setenv("COLUMNS", "40")
     assert "COMPLETED" in runs("ls", "--where", "name=plain")
@@ -341,6 +334,14 @@ def test_diff_tells_what_differs(runs, documents):
     assert ["lr", "0.1", "0.01"] in lines
     assert ["model.name", "mlp", "cnn"] in lines
     assert ["train/loss.last", "0.001", "0.0001", "-0.0009"] in lines
+    statistics = [words[0] for words in lines if words[0].startswith("train/loss.")]
+    assert statistics == ["train/loss.min", "train/loss.last"]  # the rest is counted
+    [note] = [" ".join(words) for words in lines if "--all" in words]
+    whole = [line.split()[0] for line in runs("diff", "1", "2", "--all").splitlines()]
+    assert "train/loss.mean" in whole
+    assert note == f"({len(whole) - len(lines) + 1} more statistics differ; --all shows them)"
+    sections = [words[0] for words in lines if words[0] in ("config", "outcome", "metrics")]
+    assert sections == ["config", "outcome", "metrics"]
     assert not any("system/" in word for words in lines for word in words)
     found = documents("diff", "1", "2", "--log")
     assert found["differ"] is True

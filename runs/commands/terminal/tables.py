@@ -35,15 +35,19 @@ class Column:
         title: Its heading; a table without any title has no head.
         is_number: Whether to align it right and never cut it: half a number is a wrong number.
         is_kept: Whether to never cut or drop it.
+        is_whole: Whether to drop it rather than cut it: half a time is a wrong time.
+        is_spare: Whether to drop it before any cell is cut.
     """
 
     title: str = ""
     is_number: bool = False
     is_kept: bool = False
+    is_whole: bool = False
+    is_spare: bool = False
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0) -> list[int]:
-    """Print a table; on a terminal, cut cells to fit its width, and drop the last columns if that is not enough.
+    """Print a table; on a terminal, drop spare columns and cut cells to fit, then drop the last columns.
 
     Args:
         columns: The columns.
@@ -59,10 +63,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], inden
     widths = [max(map(_width, [title, *of_column])) for title, of_column in zip(titles, texts, strict=True)]
     left_out: list[int] = []
     if is_terminal():
-        least = list(map(_least, columns, texts))
-        widths, left_out = fit(
-            widths, least, [c.is_kept for c in columns], max(20, shutil.get_terminal_size().columns) - indent
-        )
+        room = max(20, shutil.get_terminal_size().columns) - indent
+        widths, left_out = fit(columns, widths, list(map(_least, columns, texts)), room)
     head = [[Cell(title, "bold") for title in titles]] if any(titles) else []
     for row in (*head, *shown):
         _print_row(columns, row, widths, indent)
@@ -97,28 +99,28 @@ def _harmless_row(row: Sequence[Cell]) -> list[Cell]:
 
 def _least(column: Column, texts: Sequence[str]) -> int:
     widest = max(map(_width, texts), default=0)
-    least = widest if column.is_number or column.is_kept else min(widest, _LEAST)
+    is_whole = column.is_number or column.is_kept or column.is_whole
+    least = widest if is_whole else min(widest, _LEAST)
     return max(least, _width(harmless(column.title)))
 
 
-def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], room: int) -> tuple[list[int], list[int]]:
-    """Fit columns into a terminal: shrink the widest first, then drop columns from the right.
+def fit(
+    columns: Sequence[Column], widths: Sequence[int], least: Sequence[int], room: int
+) -> tuple[list[int], list[int]]:
+    """Fit columns into a terminal: drop spare ones, shrink the widest, and drop the last ones if that is not enough.
 
     Args:
-        widths: The full widths of the columns.
+        columns: The columns.
+        widths: Their full widths.
         least: Their smallest widths.
-        is_kept: Whether a column is never dropped.
         room: The width of the terminal.
 
     Returns:
         The widths, 0 for dropped columns, and the indices of these.
     """
-    there = list(range(len(widths)))
-    while sum(least[i] for i in there) + _GAP * (len(there) - 1) > room:
-        can_go = [i for i in there if not is_kept[i]]
-        if not can_go:
-            break
-        there.remove(can_go[-1])
+    there = list(range(len(columns)))
+    _drop(there, [i for i in there if columns[i].is_spare], widths, room)
+    _drop(there, [i for i in there if not columns[i].is_kept], least, room)
     found = [width if i in there else 0 for i, width in enumerate(widths)]
     while (excess := sum(found) + _GAP * (len(there) - 1) - room) > 0:
         can_give = [i for i in there if found[i] > least[i]]
@@ -129,6 +131,12 @@ def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], ro
         next_ = max([least[widest], *(found[i] for i in can_give if i != widest)])
         found[widest] -= min(max(1, found[widest] - next_), excess)
     return found, [i for i in range(len(widths)) if i not in there]
+
+
+def _drop(there: list[int], droppable: list[int], widths: Sequence[int], room: int) -> None:
+    """Drop columns, the last one first, until the others fit."""
+    while droppable and sum(widths[i] for i in there) + _GAP * (len(there) - 1) > room:
+        there.remove(droppable.pop())
 
 
 def _print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], indent: int) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import time
+from datetime import datetime
 
 import pytest
 
@@ -38,6 +39,8 @@ def test_times(monkeypatch):
     time.tzset()
     try:
         assert time_text("2026-01-31T20:00:00.5") == "2026-02-01 05:00"
+        assert time_text("2025-01-31T20:00:00", short=True) == "2025-02-01"
+        assert time_text(datetime(datetime.now().year, 3, 31, 20), short=True) == "Apr 01 05:00"
         assert time_text("odd") == "odd"
         assert time_text(None) == "-"
         assert time_text(5) == "5"

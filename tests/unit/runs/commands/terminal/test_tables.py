@@ -4,22 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.commands.terminal.tables import fit
+from runs.commands.terminal.tables import Column, fit
+
+
+KEPT, PLAIN, SPARE = Column(is_kept=True), Column(), Column(is_spare=True)
 
 
 @pytest.mark.parametrize(
-    ("widths", "least", "is_kept", "room", "expected", "left_out"),
+    ("columns", "widths", "least", "room", "expected", "left_out"),
     [
-        ([2, 10, 10], [2, 8, 8], [True, False, False], 80, [2, 10, 10], []),
-        ([2, 30, 10], [2, 8, 8], [True, False, False], 40, [2, 24, 10], []),
-        ([2, 30, 20], [2, 8, 8], [True, False, False], 30, [2, 12, 12], []),
-        ([2, 30, 20], [2, 8, 8], [True, False, False], 20, [2, 16, 0], [2]),
-        ([9, 30], [9, 8], [True, False], 4, [9, 0], [1]),
-        ([100], [100], [True], 20, [100], []),
+        ([KEPT, PLAIN, PLAIN], [2, 10, 10], [2, 8, 8], 80, [2, 10, 10], []),
+        ([KEPT, PLAIN, PLAIN], [2, 30, 10], [2, 8, 8], 40, [2, 24, 10], []),
+        ([KEPT, PLAIN, PLAIN], [2, 30, 20], [2, 8, 8], 30, [2, 12, 12], []),
+        ([KEPT, PLAIN, PLAIN], [2, 30, 20], [2, 8, 8], 20, [2, 16, 0], [2]),
+        ([KEPT, PLAIN], [9, 30], [9, 8], 4, [9, 0], [1]),
+        ([KEPT], [100], [100], 20, [100], []),
+        ([KEPT, SPARE, SPARE, PLAIN], [2, 4, 4, 20], [2, 4, 4, 8], 30, [2, 4, 0, 20], [2]),
+        ([KEPT, SPARE, SPARE, PLAIN], [2, 4, 4, 20], [2, 4, 4, 8], 20, [2, 0, 0, 16], [1, 2]),
     ],
 )
-def test_fit_cuts_the_widest_then_leaves_out_the_last(widths, least, is_kept, room, expected, left_out):
-    assert fit(widths, least, is_kept, room) == (expected, left_out)
+def test_fit_drops_spare_columns_cuts_the_widest_then_leaves_out_the_last(
+    columns, widths, least, room, expected, left_out
+):
+    assert fit(columns, widths, least, room) == (expected, left_out)
 
 
 @given(
@@ -29,7 +36,7 @@ def test_fit_cuts_the_widest_then_leaves_out_the_last(widths, least, is_kept, ro
 def test_fit_fits(columns, room):
     widths = [width for width, _ in columns]
     least = [min(width, low) for width, low in columns]
-    found, left_out = fit(widths, least, [True, *[False] * (len(columns) - 1)], room)
+    found, left_out = fit([KEPT, *[PLAIN] * (len(columns) - 1)], widths, least, room)
     there = [width for width in found if width]
     assert sum(there) + 2 * (len(there) - 1) <= room
     assert found[0]
