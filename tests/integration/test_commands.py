@@ -149,7 +149,7 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
     monkeypatch.setenv("COLUMNS", "70")
     head, row, *_, note = runs("ls", "--where", "name=plain").splitlines()
     assert head.split() == ["id", "status", "start", "duration", "result", "lr", "fail", "model.name"], note
-    assert re.search(r"COMPLETED  ([A-Z][a-z]{2} \d\d \d\d:\d\d|20\d\d-\d\d-\d\d) ", row)  # a whole time
+    assert re.search(r"FAILED     ([A-Z][a-z]{2} \d\d \d\d:\d\d|20\d\d-\d\d-\d\d) ", row)  # a whole time
     # All runs have the same name and command: these give way first.
     assert note.startswith("(no room for name, command, seed:")
     assert runs("ls", "--columns", "model.name").split()[:2] == ["id", "model.name"]

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from runs.commands.terminal.tables import Column, fit
 
-
 KEPT, PLAIN, SPARE = Column(is_kept=True), Column(), Column(is_spare=True)
 
 
