@@ -123,16 +123,20 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Hold a folder of runs against all other processes that claim it, after waiting for them.
+def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a folder against all other processes that claim it.
 
     Args:
-        folder: The folder of runs. Nothing is held if it is missing, or there are no locks.
+        folder: The folder. Nothing is held if it is missing, or there are no locks.
+        wait: Whether to wait while others hold it.
+
+    Raises:
+        BlockingIOError: If not `wait`, and another process holds it.
     """
     fd = _open(folder, os.O_RDONLY)
     try:
         if fd is not None:
-            _lock(fd, wait=True)
+            _lock(fd, wait=wait)
         yield
     finally:
         if fd is not None:

@@ -7,7 +7,7 @@ import contextlib
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -74,6 +74,8 @@ def main(arguments: argparse.Namespace) -> int:
         place = where
         if arguments.dry and not is_url(where) and not Path(where).exists():
             place = stack.enter_context(tempfile.TemporaryDirectory())  # compare with an empty store, and create none
+        elif not is_url(where):
+            stack.enter_context(_removing_unused(Path(where)))
         store = stack.enter_context(open_place(place, create=True))
         if is_archive:
             print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
@@ -82,6 +84,24 @@ def main(arguments: argparse.Namespace) -> int:
         return _report(
             outcomes, where=where if arguments.dry else store.where, in_json=arguments.json, dry=arguments.dry
         )
+
+
+@contextlib.contextmanager
+def _removing_unused(folder: Path) -> Iterator[None]:
+    """Remove the folders that were made for a new store again, if an error leaves it without runs."""
+    from runs.query.index.file import INDEX
+
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        yield
+    except (RunsError, KeyboardInterrupt):
+        with contextlib.suppress(OSError):
+            if made and all(each.name.startswith(INDEX) for each in folder.iterdir()):
+                for each in [*folder.iterdir()]:
+                    each.unlink()
+                for each in made:
+                    each.rmdir()
+        raise
 
 
 def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:

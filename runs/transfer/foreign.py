@@ -23,6 +23,7 @@ from runs.stores.store import Store
 from runs.transfer.imported_record import StagedImport, start_of
 from runs.transfer.trackers import reader_for
 from runs.transfer.trackers.foreign_run import ForeignRun, Found, as_plain
+from runs.transfer.trackers.source_files import is_incomplete
 
 __all__ = ["ImportedRun", "import_foreign"]
 
@@ -100,6 +101,8 @@ def _import(
     *,
     dry: bool,
 ) -> ImportedRun:
+    if is_incomplete(Path(found.place)):
+        return _failed(found, "its export was interrupted; export the run again, then import the result")
     try:
         run = _read(found)
         digest = _digest(run)

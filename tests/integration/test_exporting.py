@@ -186,6 +186,13 @@ def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, 
     process.wait()
     marks = [path.parent.name for path in out.glob("*/sacristan.json")]
     assert [path.name for path in out.glob("[!.]*") if kind != "mlflow"] == marks  # only whole ones have a name
+    if parts := list(out.glob(".*.incomplete")):
+        with open_store(tmp_path / "cut", create=True) as cut:
+            skipped = [run for run in import_foreign(out, cut) if run.outcome == "failed"]
+        assert [run.place for run in skipped] == list(map(str, parts))
+        assert "its export was interrupted" in skipped[0].left_out[0]
+        list(export_to([], out, kind))  # of no run, it still takes away what was left
+        assert not list(out.glob(".*.incomplete"))
     outcomes = {run.id: run.outcome for run in export_to(list(store), out, kind)}
     assert outcomes.keys() == {"1", "2", "3"}
     assert set(outcomes.values()) <= {"new", "present", "replaced"}

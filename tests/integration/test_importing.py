@@ -417,8 +417,9 @@ def test_import_names_each_run_and_ends_with_1_if_one_failed(tmp_path, capsys):
 )
 def test_import_that_makes_no_sense_is_rejected_in_one_sentence(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["--store", str(tmp_path / "store"), "import", *words]) == 1
+    assert main(["--store", str(tmp_path / "new" / "store"), "import", *words]) == 1
     assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("option", [["--dry"], ["--tag", "old"]])

@@ -15,9 +15,12 @@ from runs.query.index.folders import require_folder
 from runs.query.index.values import residual
 from runs.query.patterns import is_found
 
-__all__ = ["IndexFile", "clear", "transaction"]
+__all__ = ["INDEX", "IndexFile", "clear", "transaction"]
 
 Result = TypeVar("Result")
+
+# The name of the index in a folder of runs.
+INDEX = ".index.sqlite"
 
 # Raised with every change of the tables or their content.
 VERSION = 7
@@ -218,7 +221,7 @@ def _is_found(pattern: str, value: Any) -> bool:
 
 def _places(store: Path) -> list[Path | None]:
     """Return the places where the index can lie, best first; None is memory."""
-    places: list[Path | None] = [store / ".index.sqlite"]
+    places: list[Path | None] = [store / INDEX]
     # Without a home only memory is left.
     with contextlib.suppress(OSError, RuntimeError):
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -1,7 +1,8 @@
 """A folder with a folder for each exported run, for trackers that are files.
 
 The file `sacristan.json` in a run's folder says which run it is, and in which state it was exported. A folder is
-complete when it has its name: it is written beside, under a hidden name, and renamed.
+complete when it has its name: it is written beside, under a hidden name, and renamed. The next export deletes what a
+killed one left there.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from observers.record.locking import claimed
 from runs.errors import ForeignError
 from runs.stores.run import Run
+from runs.transfer.trackers.source_files import INCOMPLETE
 
 __all__ = ["RunFolders"]
 
 _MARK = "sacristan.json"
-_SUFFIX = ".incomplete"
 
 
 class RunFolders:
@@ -46,11 +48,14 @@ class RunFolders:
             raise ForeignError(f"got {output}, expected a folder for {content}")
         self._write = write
         self._name_of = name_of
+        for part in self._folder.glob(f".*{INCOMPLETE}"):
+            with contextlib.suppress(BlockingIOError), claimed(part, wait=False):  # another export may be writing it
+                shutil.rmtree(part, ignore_errors=True)
         self._places: dict[str, Path] = {}
         for mark in self._folder.glob(f"*/{_MARK}"):
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 self._places[json.loads(mark.read_text())["run"]] = mark.parent
-        self._places = {key: path for key, path in self._places.items() if path.suffix != _SUFFIX}
+        self._places = {key: path for key, path in self._places.items() if path.suffix != INCOMPLETE}
 
     def find(self, key: str) -> str | None:
         """Return the state that a run was exported in; see `Target.find`."""
@@ -64,15 +69,16 @@ class RunFolders:
     def put(self, run: Run, key: str, state: str) -> tuple[int, list[str]]:
         """Write a run; see `Target.put`."""
         place = self._places.get(key) or self._free_place(run, key)
-        part = place.with_name(f".{place.name}{_SUFFIX}")
+        part = place.with_name(f".{place.name}{INCOMPLETE}")
         try:
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir(parents=True)
-            written = self._write(run, key, part)
-            (part / _MARK).write_text(json.dumps({"run": key, "id": run.id, "state": state}))
-            if place.exists():
-                shutil.rmtree(place)
-            part.rename(place)
+            with claimed(part):
+                written = self._write(run, key, part)
+                (part / _MARK).write_text(json.dumps({"run": key, "id": run.id, "state": state}))
+                if place.exists():
+                    shutil.rmtree(place)
+                part.rename(place)
         except OSError as error:
             raise ForeignError(f"{place}: {error.strerror or error}") from error
         self._places[key] = place

@@ -13,9 +13,29 @@ from pathlib import Path
 from observers.record.safe_paths import relative_path
 from runs.errors import ForeignError
 
-__all__ = ["file_inside", "files_below", "is_database", "is_inside", "open_database", "table_columns"]
+__all__ = [
+    "INCOMPLETE",
+    "file_inside",
+    "files_below",
+    "is_database",
+    "is_incomplete",
+    "is_inside",
+    "open_database",
+    "table_columns",
+]
 
+# The end of the hidden name of a folder that `runs export` has not finished.
+INCOMPLETE = ".incomplete"
 _MAGIC = b"SQLite format 3\0"
+
+
+def is_incomplete(path: Path) -> bool:
+    """Tell whether a path is in a folder that an export has not finished.
+
+    Args:
+        path: The path.
+    """
+    return any(part.startswith(".") and part.endswith(INCOMPLETE) for part in path.parts)
 
 
 def files_below(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -20,7 +20,7 @@ from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError, MissingExtraError
 from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import file_inside, files_below, is_inside
+from runs.transfer.trackers.source_files import file_inside, files_below, is_incomplete, is_inside
 from runs.transfer.trackers.wandb_log import HEADER, flat, records
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -39,7 +39,8 @@ def find(path: Path) -> Iterator[Found]:
     """Yield each run, with all folders that have its id."""
     runs: dict[str, list[Path]] = {}
     for file in sorted(_files(path), key=lambda file: file.parent.name.rpartition("run-")[2]):
-        runs.setdefault(file.stem.removeprefix("run-"), []).append(file)
+        name = file.parent.name if is_incomplete(file.parent) else file.stem.removeprefix("run-")
+        runs.setdefault(name, []).append(file)
     for key, files in runs.items():
         yield Found(key, ", ".join(str(file.parent) for file in files), lambda files=files: _Reading().read(files))  # type: ignore[misc]
 
