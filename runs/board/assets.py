@@ -8,17 +8,31 @@ import gzip
 import hashlib
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-__all__ = ["STATIC", "asset", "plotly_url", "script_urls", "static_url"]
+__all__ = ["SCRIPTS", "STATIC", "asset", "joined_scripts", "plotly_url", "static_url"]
 
 STATIC = Path(__file__).parent / "static"
+# All scripts in one file: a browser that has nothing of the page asks once, not once for each.
+SCRIPTS = "scripts.js"
 _PLOTLY = "plotly.min.js"
 _FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
-_IMPORT = re.compile(r'^(?:import|export)\b[^;]*?"\./([\w.]+)";', re.MULTILINE)
+_IMPORT = re.compile(r'^import (?:(\{[^}]*\}) from )?"\./([\w.]+)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
+# A page names its scripts in `<meta name="script">`.
+_LOADER = """const modules = {
+%s};
+const made = new Map();
+function need(name) {
+  if (!made.has(name)) made.set(name, modules[name]());
+  return made.get(name);
+}
+for (const { content } of document.querySelectorAll("meta[name=script]")) need(content);
+"""
 # The address of a file has the version of all files, and that of plotly.js its own, so that browsers keep them; they
 # check whether a file at another address has changed.
 _ASKED_FOR = {"cache-control": "no-cache"}
@@ -45,48 +59,51 @@ def _version() -> str:
     return hashlib.blake2b(repr(status).encode(), digest_size=8).hexdigest()
 
 
-def script_urls(name: str) -> list[str]:
-    """Return the addresses of a script and of all that it imports, which a browser would find one after the other.
-
-    Args:
-        name: Name of the script.
-    """
-    version = _version()
-    return [f"/static/{version}/{one}" for one in _scripts(name, version)]
-
-
-@functools.lru_cache
-def _scripts(name: str, version: str) -> list[str]:
-    found: dict[str, None] = {name: None}
-    todo = [name]
-    while todo:
-        imported = dict.fromkeys(_IMPORT.findall(_FILES[todo.pop()].read_text(encoding="utf-8")))
-        todo += [one for one in imported if one not in found]
-        found |= imported
-    return list(found)
-
-
 async def asset(request: Request) -> Response | None:
     """Return a static file, compressed if the browser accepts that; None if there is none of that name.
 
     Args:
         request: The request, with the `name` of the file in its path.
     """
-    name = request.path_params["name"]
+    name, version = request.path_params["name"], _version()
     if name == _PLOTLY:
-        kept = _KEPT if str(request.url).endswith(plotly_url()) else _ASKED_FOR
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return FileResponse(_plotly_script(), media_type="text/javascript", headers=kept)
-        data = await asyncio.to_thread(_compressed_plotly)
-        headers = {**kept, "content-encoding": "gzip", "vary": "accept-encoding"}
-        return Response(data, media_type="text/javascript", headers=headers)
+        headers = _KEPT if str(request.url).endswith(plotly_url()) else _ASKED_FOR
+        return _script(request, await asyncio.to_thread(_compressed_plotly), headers)
+    headers = _KEPT if request.path_params.get("version") == version else _ASKED_FOR
+    if name == SCRIPTS:
+        return _script(request, await asyncio.to_thread(_compressed_scripts, version), headers)
     if name not in _FILES:
         return None
-    headers = _KEPT if request.path_params.get("version") == _version() else _ASKED_FOR
     found = FileResponse(_FILES[name], headers=headers, stat_result=_FILES[name].stat())
     if request.headers.get("if-none-match") == found.headers["etag"]:
         return Response(status_code=304, headers={"etag": found.headers["etag"], **headers})
     return found
+
+
+def _script(request: Request, compressed: bytes, headers: Mapping[str, str]) -> Response:
+    vary = {**headers, "vary": "accept-encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(compressed), media_type="text/javascript", headers=vary)
+    return Response(compressed, media_type="text/javascript", headers={**vary, "content-encoding": "gzip"})
+
+
+@functools.lru_cache(1)
+def _compressed_scripts(version: str) -> bytes:
+    return gzip.compress(joined_scripts().encode(), 9)
+
+
+def joined_scripts() -> str:
+    """Return all scripts as one: each module is a function that returns what it exports, called when first needed."""
+    modules = []
+    for name, path in sorted(_FILES.items()):
+        if path.suffix != ".js":
+            continue
+        text = path.read_text(encoding="utf-8")
+        exported = ", ".join(found[1] for found in _EXPORT.findall(text))
+        text = _IMPORT.sub(lambda found: f'{f"const {found[1]} = " if found[1] else ""}need("{found[2]}");', text)
+        body = _EXPORT.sub(lambda found: found[1], text)
+        modules.append(f'"{name}"() {{\n{body}return {{ {exported} }};\n}},\n')
+    return _LOADER % "".join(modules)
 
 
 @functools.cache

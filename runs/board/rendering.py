@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
-from runs.board.assets import plotly_url, script_urls, static_url
+from runs.board.assets import SCRIPTS, plotly_url, static_url
 from runs.board.charts import is_chart
 from runs.board.roots import rooted
 from runs.query.names import TIMES, full_name
@@ -94,13 +94,6 @@ def _time(value: Any) -> Markup | str:
     return Markup('<time datetime="{}">{}</time>').format(iso, f"{time:%Y-%m-%d %H:%M} UTC")
 
 
-def _script(name: str) -> Markup:
-    """Return the element that runs a script, after links that fetch all that it imports at once."""
-    url, *imported = script_urls(name)
-    links = [Markup('<link rel="modulepreload" href="{}">').format(one) for one in imported]
-    return Markup("").join([*links, Markup('<script type="module" src="{}"></script>').format(url)])
-
-
 def _duration(value: Any) -> str:
     return duration_text(value) if is_number(value) and value == value else ""
 
@@ -129,5 +122,5 @@ def _environment() -> jinja2.Environment:
     environment.filters["status_class"] = _status_class
     environment.tests |= {"chart": is_chart, "numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
     environment.globals |= {"content_url": content_url, "pages": PAGES, "plotly_url": plotly_url}
-    environment.globals |= {"rooted": rooted, "run_url": run_url, "script": _script, "static_url": static_url}
+    environment.globals |= {"rooted": rooted, "run_url": run_url, "scripts_name": SCRIPTS, "static_url": static_url}
     return environment

@@ -232,8 +232,8 @@ $("objective")?.addEventListener("change", async () => {
   keep();
 });
 onScheme(drawAll);
-await drawAll();
-repeat(async () => {
+
+async function look() {
   if (!data.living) return 30;
   if ($("parallel").querySelector("svg:active")) return 1; // somebody drags along an axis
   const known = data.trials.map((trial) => trial.state).join();
@@ -248,4 +248,6 @@ repeat(async () => {
     await importance();
   }
   return data.look_again_s;
-});
+}
+
+drawAll().then(() => repeat(look));

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from runs.board.assets import plotly_url
+from runs.board.assets import plotly_url, static_url
 from runs.board.policy import Policy, check_address
 from runs.errors import StoreError
 
@@ -123,8 +123,8 @@ def test_browsers_keep_what_has_not_changed(client_of, recorded):
     page = client.get("/runs").text
     scripts = re.findall(r'(?:src|href)="(/static/\w+/[\w.]+)"', page)
     names = {url.rpartition("/")[2] for url in scripts}
-    # All that is imported is fetched at once, and kept as long as no file of the board changes.
-    assert {"board.css", "board.js", "workspace.js", "panels.js", "line_plot.js", "axes.js"} <= names
+    # All scripts are one file, which browsers keep as long as no file of the board changes.
+    assert names == {"board.css", "plots.css", "workspace.css", "icon.svg", "scripts.js"}
     assert len(set(scripts)) == len(names)
     for url in set(scripts):
         answer = client.get(url)
@@ -132,9 +132,10 @@ def test_browsers_keep_what_has_not_changed(client_of, recorded):
     older = client.get("/static/older/board.js")
     assert (older.status_code, older.headers["cache-control"]) == (200, "no-cache")
     assert not re.findall(r'"/static/[\w.]+"', page)  # where scripts would be run twice
-    plotly = client.get(plotly_url())
-    assert "immutable" in plotly.headers["cache-control"]
-    assert plotly.headers["content-encoding"] == "gzip"
-    plain = client.get(plotly_url(), headers={"accept-encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    assert plain.content == plotly.content
+    for url in (plotly_url(), static_url("scripts.js")):
+        script = client.get(url)
+        assert "immutable" in script.headers["cache-control"]
+        assert script.headers["content-encoding"] == "gzip"
+        plain = client.get(url, headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert plain.content == script.content
