@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +124,18 @@ def pytest_sessionstart(session: pytest.Session) -> Generator[None]:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker more than there are cores: many tests wait, for a server that is away or a process that ends."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the cases of a sampled test `slow`, all but the first ones."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        if (sampled := item.get_closest_marker("sampled")) and not item.get_closest_marker("slow"):
+            name = item.nodeid.partition("[")[0]
+            counts[name] += 1
+            if counts[name] > sampled.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

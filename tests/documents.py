@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pydantic_core
 import pytest
 
@@ -48,6 +47,8 @@ def checked(name: str, text: str, others: Iterable[str] = ()) -> Any:
 
     def reject(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")
+
+    import jsonschema  # takes seconds
 
     assert text.isascii()
     document = json.loads(text, parse_constant=reject, object_pairs_hook=unique)

@@ -117,6 +117,7 @@ def test_training_on_a_folder_of_images_with_workers_works(files):
     assert (files / "my_runs").is_dir()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -88,6 +88,7 @@ def contents(folder: Path) -> dict[Path, tuple[int, int]]:
 EXECUTED = [page for page in PAGES if BLOCK.search(page.read_text())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [EXECUTED[0], *(pytest.param(page, marks=pytest.mark.slow) for page in EXECUTED[1:])],

@@ -89,6 +89,7 @@ def test_looking_shows_it_without_torch_and_records_nothing(lab, words, shown):
     assert not lab.records.exists()
 
 
+@pytest.mark.slow
 def test_looking_with_a_python_that_starts_afresh_imports_no_torch(lab):
     assert lab.run("print_config", cold=True).returncode == 0
     assert "sacred" in lab.imported()
@@ -114,6 +115,7 @@ def test_save_config_writes_a_file_that_with_takes(lab):
 # Typos
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "named", "meant"),
     [

@@ -77,6 +77,7 @@ def table(tmp_path_factory):
     return trained(folder, "data.name=csv", path, "data.target=kind", "epochs=20", "lr=0.01")
 
 
+@pytest.mark.slow
 def test_evaluate_prepares_another_file_as_the_one_of_the_training(table):
     # Of one kind alone, with a mean and a deviation that are all its own.
     path = write(table / "cans.csv", HEADER, things(1, 60, ["can"]))
@@ -97,6 +98,7 @@ def test_evaluate_of_the_file_of_the_training_is_on_the_test_part_that_it_kept_a
     )
 
 
+@pytest.mark.slow
 def test_evaluate_puts_columns_in_another_order_right(table):
     rows = things(2, 60)
     straight = write(table / "straight.csv", HEADER, rows)
@@ -104,6 +106,7 @@ def test_evaluate_puts_columns_in_another_order_right(table):
     assert result(tried(table, "evaluate", straight)) == result(tried(table, "evaluate", mixed)) > 0.95
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [
@@ -142,6 +145,7 @@ def test_predict_tells_of_a_class_that_the_model_does_not_know(table):
     assert [row["target"] for row in predictions(table)] == ["box", "can", "jar", "box", "can", "jar", "", ""]
 
 
+@pytest.mark.slow
 def test_predict_of_values_is_in_their_own_unit(tmp_path):
     random = np.random.default_rng(0)
     x = random.normal(size=(200, 3)).astype(np.float32)

@@ -30,6 +30,7 @@ def python(tmp_path):
     return call
 
 
+@pytest.mark.slow
 def test_project_trains_with_recipes_sweeps_and_reproduces(python, tmp_path):
     python("exp.py", "with", "configs/digits_mlp.yaml", "epochs=1", "data.limit=200")
     readme = (tmp_path / "my_vision" / "README.md").read_text()

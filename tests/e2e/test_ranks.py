@@ -186,6 +186,7 @@ def test_a_rank_that_fails_ends_all_with_its_number_and_reason_in_a_database_too
     assert "wait timeout" not in ended[0][2]  # of Sacred, for output that a worker holds open
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_rank_0_ends_all_with_the_reason(lab):
     found, ended = train(lab, "full", DROPPING, "0:3:full")
     assert [code for code, _, _ in ended] == [1, 1]
@@ -221,6 +222,7 @@ def test_a_disk_that_is_full_from_the_start_is_one_error_of_each_rank(lab, full_
     assert "of output could not be written and are lost (No space left on device)" in ended[1][2]
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbroken):
     found, ended = train(lab, "killed", DROPPING, "1:5:SIGKILL")
     assert [code for code, _, _ in ended] == [1, -signal.SIGKILL]
@@ -420,6 +422,7 @@ def free_port_of_job():
             return number
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):
     words = ["ranked.py", *DROPPING, "training.epochs=100000", "-F", "interrupted"]
     words.remove("training.epochs=2")

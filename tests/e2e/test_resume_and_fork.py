@@ -178,6 +178,7 @@ def test_run_of_an_own_task_and_a_callback_is_verified_resumed_and_reproduced(la
     assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL\n"), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     run, _ = lab.cut_off("seed=3", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
@@ -292,6 +293,7 @@ def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
     assert first > max(lab.points(1)["train/loss"][0])
 
 
+@pytest.mark.slow
 def test_dry_fork_is_refused_as_the_fork_itself_is_and_runs_nothing(lab):
     before = lab.numbers()
     told = [lab.runs("fork", "1", *dry, "with", "epochs=26", "data.limit=100") for dry in ((), ("--dry",))]

@@ -48,7 +48,7 @@ def main(_run, until):
 """
 
 
-@pytest.fixture(scope="module", params=["files", "mongo"])
+@pytest.fixture(scope="module", params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def place(request, tmp_path_factory):
     """A script that records a run, where it is recorded to, and the store to read it from; there is run 1 already."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -119,6 +119,7 @@ def lines_until(stream, is_last, timeout_s=60.0):
     raise AssertionError(f"waited in vain; there came {found}")
 
 
+@pytest.mark.slow
 def test_cold_ls_loads_neither_torch_nor_rich(runs, environment):
     script = """
 import json, sys
@@ -183,6 +184,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
     assert listing.stderr.read() == b""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -244,6 +246,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("line", "expected"),

@@ -133,12 +133,14 @@ def found(tmp_path_factory):
     return json.loads((folder / "found.json").read_text())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_output_that_cannot_be_written_is_one_line_and_exit_code_74(found, way):
     ended = zip(TABLE.strip().splitlines(), found[way], strict=True)
     assert {words: end for words, end in ended if end != [74, LINE.format(why=WAYS[way])]} == {}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_process_whose_output_cannot_be_written_says_so_when_it_ends(tmp_path, way):
     (tmp_path / "my_runs").mkdir()
@@ -150,6 +152,7 @@ def test_process_whose_output_cannot_be_written_says_so_when_it_ends(tmp_path, w
     assert done.returncode == 74
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_output_of_a_script_ahead_of_its_experiment_counts(tmp_path, way):
     script = SCRIPT.format(lab=str(LAB)).partition("first = sys.stdout")[0]

@@ -145,6 +145,7 @@ def test_run_with_tensorboard_has_graph_metrics_and_cases_and_the_same_result(tr
     assert all(torch.equal(plain[name], drawn[name]) for name in plain)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -201,6 +202,7 @@ def watched(tmp_path_factory):
     return folder, shown
 
 
+@pytest.mark.slow
 def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(watched):
     folder, shown = watched
     assert re.search(r"\d+/400 \[.*loss \d", shown)
@@ -222,6 +224,7 @@ def test_run_on_a_terminal_ends_with_commands_that_work(watched):
     assert (record["command"], record["status"]) == ("evaluate", "COMPLETED")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["off", "float16"])
 def test_run_of_two_optimizers_steps_each_with_its_own_settings(tmp_path, dtype):
     (tmp_path / "pair.py").write_text(PAIR)

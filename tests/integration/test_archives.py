@@ -85,7 +85,7 @@ def origin(request, tmp_path_factory, mongo_url):
         client.drop_database(name)
 
 
-@pytest.fixture(params=["files", "mongo"])
+@pytest.fixture(params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def target(request, tmp_path, mongo_url, database):
     return str(tmp_path / "target") if request.param == "files" else f"{mongo_url}/{database.name}"
 
@@ -115,6 +115,7 @@ def holds(run):
     )
 
 
+@pytest.mark.sampled(1)
 def test_archive_goes_into_any_store_and_again_changes_nothing(origin, target, tmp_path, runs):
     archive = tmp_path / "two.zip"
     assert "two.zip: runs 1, 2, " in runs("--store", origin, "export", "1", "2", "-o", archive)
@@ -345,6 +346,7 @@ def evil(good, tmp_path_factory):
     return copy
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_archive_that_means_harm_is_refused_whole(evil, name, target, tmp_path, monkeypatch):
     message = HOSTILE[name][1]

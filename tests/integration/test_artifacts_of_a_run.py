@@ -77,6 +77,7 @@ def test_name_that_is_logged_twice_has_both_files_in_the_database(tmp_path, data
 NAMES = ["", ".", "..", "a\nb", "a\\b", "../a", "/a", "a//b", "a/./b", "\0", "run.json", "x" * 300]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_name_that_no_file_can_have_is_refused_in_the_call(tmp_path, made, name):
     def main(_run):
@@ -88,6 +89,7 @@ def test_name_that_no_file_can_have_is_refused_in_the_call(tmp_path, made, name)
     assert (tmp_path / "runs" / "1" / "a:b").read_text() == "made"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", ["fifo", "folder", "nothing", "device", "unwritable"])
 def test_artifact_that_cannot_be_kept_is_refused_in_the_call(tmp_path, made, what, caplog):
     path = {"folder": tmp_path, "nothing": tmp_path / "nothing", "device": "/dev/zero"}.get(what, tmp_path / "fifo")
@@ -167,6 +169,7 @@ def test_file_that_grows_while_it_is_added_is_refused_and_leaves_nothing(tmp_pat
     assert [path.name for path in (*folder.rglob("*.tmp"), *(tmp_path / "runs" / "_resources").glob("*"))] == []
 
 
+@pytest.mark.slow
 def test_sparse_artifact_stays_sparse(tmp_path, made):
     with made.open("wb") as stream:
         stream.seek(2**20 + 5)

@@ -68,7 +68,7 @@ def record(folder, observer):
                 assert updates["fail"]
 
 
-@pytest.fixture(scope="module", params=["files", "mongo"])
+@pytest.fixture(scope="module", params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def where(request, tmp_path_factory, mongo_url):
     folder = tmp_path_factory.mktemp(request.param)
     name = f"commands_{uuid.uuid4().hex}"
@@ -436,6 +436,7 @@ def test_odd_documents_hide_no_run_from_ls(odd_store, runs, sort):
     assert sorted(row["id"] for row in rows) == sorted([*ODD_RUNS, *GROUPS, "1000"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("form", [pytest.param([], marks=pytest.mark.slow), ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("command", [["show"], ["config"], ["log"], ["metrics"], ["diff", "1000"]], ids=" ".join)

@@ -54,7 +54,7 @@ def recorded(tmp_path_factory, mongo_url):
         client.drop_database("compared")
 
 
-@pytest.fixture(params=["files", "mongo"])
+@pytest.fixture(params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def where(request, recorded):
     return recorded[request.param]
 
@@ -117,6 +117,7 @@ def test_compare_says_which_way_a_person_chose(capsys, where):
         assert (code, out.splitlines()[0]) == (0, f"best by optimizer.name ({said})")
 
 
+@pytest.mark.slow
 def test_compare_for_latex(capsys, where):
     code, out, _ = call(capsys, where, *COMPARE, "--latex")
     assert code == 0

@@ -131,7 +131,7 @@ def test_resources_of_a_stock_run_below_a_relative_folder_are_read_and_copied(tm
     assert resource.read() == b"1,2\n"
 
 
-@pytest.fixture(params=["files", "mongo"])
+@pytest.fixture(params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def target(request, tmp_path, mongo_url, database):
     """An empty store of each kind."""
     where = str(tmp_path / "target") if request.param == "files" else f"{mongo_url}/{database.name}"
@@ -186,6 +186,7 @@ def check(run, kind):
         assert "rank_outputs" not in run.document or run.store.where.startswith("mongodb")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", MARKED)
 def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, tmp_path):
     with open_store(origins[kind]) as origin:

@@ -56,6 +56,7 @@ def put(folder, number, **change):
         (folder / str(number) / name).write_text(json.dumps(document))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_run_hides_no_other(tmp_path, capsys, caplog, damage):
     where, (name, content) = tmp_path / "store", DAMAGE[damage]

@@ -157,6 +157,7 @@ def test_whole_record_answers_everything(tmp_path):
                 answer(store.get("1"))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", sorted(RUN))
 def test_odd_entry_of_a_run_raises_nothing_unexpected(tmp_path, target, name):
     folder = write(tmp_path / "store")
@@ -180,6 +181,7 @@ FILES = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FILES)
 def test_odd_file_of_a_run_raises_nothing_unexpected(tmp_path, name):
     folder = write(tmp_path / "store")

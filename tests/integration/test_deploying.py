@@ -41,6 +41,7 @@ def run(lab, monkeypatch):
     return lambda command, **settings: exp.ex.run(command, config_updates=WINE | settings)
 
 
+@pytest.mark.slow
 def test_export_of_a_run_is_an_artifact_that_tells_what_it_is(run, lab):
     from sklearn.datasets import load_wine
 
@@ -75,6 +76,7 @@ def test_export_to_a_file_replaces_it_only_when_asked(run, lab):
     assert (lab / "mine.pt2").stat().st_mtime_ns > first
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

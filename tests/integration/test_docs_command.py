@@ -48,6 +48,7 @@ def asked(lab, *words):
     return run([sys.executable, "-m", "runs", "docs", *words], cwd=lab, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_docs_outside_of_a_terminal_prints_the_path(lab, pages, tmp_path):
     assert asked(lab).stdout == f"{pages}\n"
 

@@ -124,6 +124,7 @@ def contents(where, ids=ENDED):
         return {run.uid: content_of(run) for run in map(store.get, ids)}
 
 
+@pytest.mark.slow
 def test_store_is_read_alike_in_its_folder_and_its_database(lab):
     for where in (lab.where, lab.url):
         with open_store(where) as store:
@@ -144,7 +145,7 @@ def test_store_is_read_alike_in_its_folder_and_its_database(lab):
     assert contents(lab.where) == contents(lab.url)
 
 
-@pytest.mark.parametrize("place", ["where", "url"])
+@pytest.mark.parametrize("place", ["where", pytest.param("url", marks=pytest.mark.slow)])
 def test_commands_show_the_runs(lab, place, capsys):
     for command in (
         "ls --json",
@@ -164,6 +165,7 @@ def test_commands_show_the_runs(lab, place, capsys):
         assert (bool(out), err) == (True, ""), command
 
 
+@pytest.mark.slow
 def test_board_shows_the_runs(lab):
     for where in (lab.where, lab.url):
         app = create_app(lambda where=where: open_store(where), Policy())

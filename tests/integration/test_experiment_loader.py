@@ -7,7 +7,7 @@ import pytest
 from runs import ExperimentLoader, FilterError, RunNotFoundError, StoreError
 
 
-@pytest.fixture(scope="module", params=["mongo", "folder"])
+@pytest.fixture(scope="module", params=[pytest.param("mongo", marks=pytest.mark.slow), "folder"])
 def loader(request, lab):
     where = f"{lab.url}/{lab.database.name}" if request.param == "mongo" else lab.folder / "runs"
     with ExperimentLoader(where) as loader:

@@ -31,7 +31,13 @@ from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.exporting import export_to
 from runs.transfer.foreign import import_foreign
 
-WANDB = pytest.param("wandb", marks=pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb"))
+WANDB = pytest.param(
+    "wandb",
+    marks=[
+        pytest.mark.slow,
+        pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb"),
+    ],
+)
 KINDS = ["tensorboard", pytest.param("mlflow", marks=pytest.mark.slow), WANDB]
 LOSSES = [1 / (step + 1) for step in range(2500)]
 
@@ -129,6 +135,7 @@ def test_every_point_comes_back_from_tensorboard(store, tmp_path):
     assert [medium.name for medium in back.media] == ["sample"]
 
 
+@pytest.mark.slow
 def test_every_point_comes_back_from_mlflow(store, out, tmp_path):
     done = list(export_to([store.get("1"), store.get("3")], out, "mlflow"))
     long = "setting 'long': 7000 characters, and 6000 are allowed"
@@ -241,6 +248,7 @@ def test_places_that_make_no_sense_are_refused(words, message, store, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_named_without_its_password(store):
     with pytest.raises(ForeignError, match=r"http://ann:\*\*\*@127\.0\.0\.1:9") as raised:
         list(export_to([store.get("1")], "http://ann:s3cret@127.0.0.1:9", "mlflow"))
@@ -331,6 +339,7 @@ class WandbServer(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+@pytest.mark.slow
 def test_wandb_sync_sends_every_point_under_the_uid(store, out, tmp_path):
     pytest.importorskip("wandb")
     list(export_to([store.get("2")], out, "wandb"))

@@ -33,6 +33,7 @@ def test_printed_digits_are_drawn_by_the_seed_alone():
     assert not np.array_equal(one[0], other[0])
 
 
+@pytest.mark.slow
 def test_handwritten_digits_start_from_what_was_learnt_of_printed_ones():
     small = {"model.options.widths": [4], "epochs": 1}
     finetune.ex.run(named_configs=["printed"], config_updates={**small, "data.options.num": 100})

@@ -68,6 +68,7 @@ def load(folder, name="run.json"):
     return json.loads((folder / name).read_text())
 
 
+@pytest.mark.sampled(1)
 def test_points_that_are_not_written_to_the_end_are_counted_and_told(small, caplog):
     def main(_run):
         for step in range(100):

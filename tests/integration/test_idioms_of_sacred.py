@@ -384,6 +384,7 @@ def test_hooks_run_before_and_after_main(make, lab):
     assert done == [("before", 2), 2, "main", "after"]
 
 
+@pytest.mark.sampled(1)
 def test_stock_ingredient_is_part_of_an_experiment_of_either(make):
     part = sacred.Ingredient("part", save_git_info=False)
     part.add_config(level=1)

@@ -214,6 +214,7 @@ def _framed(data):
                 break
 
 
+@pytest.mark.slow
 def test_event_files_are_read_whole_with_media_and_hyperparameters(tmp_path, store):
     import torch
     from torch.utils.tensorboard import SummaryWriter
@@ -444,6 +445,7 @@ def test_imported_runs_are_copied_to_a_database_and_not_started_again(tmp_path, 
             _ = Record(copied).mainfile
 
 
+@pytest.mark.slow
 def test_import_killed_at_any_moment_is_completed_by_the_next_one(sample, tmp_path):
     path = sample("mlflow", "files")
     words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "import", str(path)]

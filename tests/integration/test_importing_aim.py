@@ -74,6 +74,7 @@ def test_runs_of_aim_are_what_aim_reads(source, store):
     assert {each.outcome for each in take(source / ".aim", store)} == {"present"}
 
 
+@pytest.mark.slow
 def test_run_of_aim_cut_anywhere_fails_or_keeps_what_aim_can_read_and_is_completed_later(source, store):
     key = next(key for key, run in json.loads((SAMPLES / "expected_aim.json").read_text()).items() if run["end"])
     runs = source / ".aim" / "run_metadata.sqlite"

@@ -130,6 +130,7 @@ def test_tasks_of_clearml_have_every_logged_value(source, store):
     assert len(store) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tracker", "name"), [("comet", "messages.json"), ("clearml", "metrics.jsonl")])
 def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, name, source, store, tmp_path):
     [file, *_] = [file for file in sorted(source(tracker).rglob("*.zip")) if file.stat().st_size > 100]
@@ -159,7 +160,7 @@ def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, n
     assert (whole.num_points, len(store)) == (counts[-1], 1)
 
 
-@pytest.mark.parametrize("tracker", ["comet", "clearml"])
+@pytest.mark.parametrize("tracker", ["comet", pytest.param("clearml", marks=pytest.mark.slow)])
 def test_import_of_bundles_killed_at_any_moment_is_completed_by_the_next_one(tracker, source, tmp_path):
     path = source(tracker)
     words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "killed"), "import", str(path)]
@@ -275,6 +276,7 @@ def test_system_details_of_comet_become_host_and_command(tmp_path, store):
     assert "s3cret" not in json.dumps(run.document, default=str)
 
 
+@pytest.mark.slow
 def test_interrupted_import_says_what_it_read_and_is_continued(tmp_path, capsys):
     (tmp_path / "from").mkdir()
     for number in range(200):

@@ -224,6 +224,7 @@ def test_file_cut_anywhere_takes_along_nothing_else(kind, pattern, num_points, u
     assert {run.place: run.num_points for run in import_foreign(path, store, kind)} == whole
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_import_killed_while_it_writes_a_run_is_completed_by_the_next_one(kind, unpacked, tmp_path):
     path = unpacked(kind)

@@ -3,6 +3,7 @@
 import pytest
 
 incense = pytest.importorskip("incense", reason="incense 0.0.15 installs on Python 3.11 only")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -405,6 +405,7 @@ def damage_by(kind, path):
             connection.commit()
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("changes", [False, True])
 @pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize("kind", ["text", "cut", "empty", "deleted", "zeros", "version", "tables"])
@@ -599,6 +600,7 @@ def many(store):
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [pytest.param(("4",), marks=pytest.mark.slow), ("2", "rebuild")])
 def test_processes_that_update_at_once_end_right(many, others):
     processes = [start_update(many, "4"), start_update(many, *others), start_update(many, "4")]

@@ -6,7 +6,6 @@ import argparse
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from runs.__main__ import main, make_parser
@@ -52,7 +51,7 @@ def call(capsys):
     return run
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_reading_commands_print_what_their_schemas_say(recorded, call, kind, tmp_path):
     where = recorded[kind]
     rows = checked("ls", call(where, "ls"), COLUMNS)
@@ -106,7 +105,7 @@ def test_hostile_records_print_what_their_schemas_say(recorded, call):
     assert checked("reindex", call(where, "reindex"))["problems"][0]["id"] == "52"
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_writing_commands_print_what_their_schemas_say(recorded, call, kind, tmp_path, mongo_url, capsys):
     copy = tmp_path / "copy" if kind == "folder" else f"{mongo_url}/json_copy"
     copied = checked("copy", call(recorded[kind], "copy", "1", "2", "3", "--to", str(copy)))
@@ -138,7 +137,7 @@ def test_tokens_print_what_their_schema_says(call, tmp_path):
     assert checked("tokens", call(tmp_path, "tokens", "revoke", "ada", *words)) == {"revoked": "ada"}
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_empty_store_prints_empty_documents_and_errors_print_nothing(call, kind, tmp_path, mongo_url):
     where = tmp_path if kind == "folder" else f"{mongo_url}/json_empty"
     for name in ("ls", "restore", "reap"):
@@ -170,6 +169,8 @@ def test_every_command_with_json_has_a_schema():
 
 
 def test_schemas_are_valid_and_name_each_object_once():
+    import jsonschema  # takes seconds
+
     objects = {}
     for name, schema in SCHEMAS.items():
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -179,6 +180,8 @@ def test_schemas_are_valid_and_name_each_object_once():
 
 
 def test_shipped_schema_allows_keys_of_later_versions_and_the_tests_do_not():
+    import jsonschema
+
     later = {"id": "1", "uid": None, "tags": [], "later": 1}
     jsonschema.validate(later, SCHEMAS["tag"])
     with pytest.raises(jsonschema.ValidationError, match="later"):

@@ -71,7 +71,9 @@ def record(kind, folder, url, name):
         observer.runs.database.client.close()
 
 
-@pytest.fixture(scope="module", params=[*KINDS[:-1], pytest.param(KINDS[-1], marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["our-files", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
+)
 def recorded(request, tmp_path_factory, mongo_url):
     """Three runs that are recorded once: their kind, folder, a copy of that, and documents by collection."""
     folder, name = tmp_path_factory.mktemp("lab"), f"kept_{uuid.uuid4().hex}"
@@ -242,6 +244,7 @@ def test_rm_of_fresh_files_leaves_them_to_gc(lab, runs):
     assert runs("gc") == "reclaimed 0 files, 0 bytes\n"
 
 
+@pytest.mark.sampled(1)
 def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     assert "add --yes if nobody can be asked" in runs("rm", "1", code=1)
     for answer, left in (("n\n", 3), ("y\n", 2)):
@@ -467,6 +470,7 @@ def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
     assert len(set(before) - set(lab.contents())) > len(gone) or lab.kind == "sacred-mongo"
 
 
+@pytest.mark.slow
 def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
     """Of the contents that nobody names, the ones that observers have just found are not reclaimed."""
     for kind in ("our-files", "our-mongo"):
@@ -597,6 +601,7 @@ def test_gc_reclaims_what_a_kill_left_of_artifacts(tmp_path, start, capsys):
         assert all(content.read() for run in store.find() for content in run.artifacts.values())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", ["touched", "named", "copied anew"])
 def test_content_that_a_run_takes_while_it_is_being_reclaimed_is_kept(tmp_path, monkeypatch, how):
     record("our-files", tmp_path, "", "")

@@ -43,6 +43,7 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path):
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_recipe_and_fast_train_to_the_same_result_and_generate_the_same_text(train, tmp_path):
     whole = train(named=[RECIPE, "fast"], **{"text.context": 16, "epochs": 2})
     train("generate", named=["fast"], **{"text.context": 16, "checkpoint.path": "my_runs/1/checkpoints/best.pt"})
@@ -94,6 +95,7 @@ OTHER_PARTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [OTHER_PARTS[0], *(pytest.param(*part, marks=pytest.mark.slow) for part in OTHER_PARTS[1:])],

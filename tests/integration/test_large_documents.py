@@ -59,6 +59,7 @@ def restored(document, database):
     return restore(document, lambda file_id: files.get(file_id).read())
 
 
+@pytest.mark.slow
 def test_info_of_20_megabytes_is_a_file_and_small_entries_stay(both, database, mongo_url):
     large = {"texts": ["x" * 1000] * 10_000, "deeper": {"text": "y" * 10_000_000, "small": 3}, "note": "here"}
 
@@ -205,6 +206,7 @@ def test_deep_nesting_is_delivered_and_restored(folder, database, levels):
     assert whole["config"] == info
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("levels", [201, 900, 5_000, 100_000])
 def test_nesting_deeper_than_is_read_is_kept_as_text(folder, database, levels):
     text = '{"a":' * levels + "1" + "}" * levels
@@ -309,6 +311,7 @@ def test_artifact_that_is_written_again_leaves_its_last_version(tmp_path, folder
     assert gridfs.GridFS(database).get(file_id).read() == b"2" * 600_000
 
 
+@pytest.mark.slow
 def test_large_metadata_of_an_artifact_file_are_delivered_and_stay(folder, database):
     metadata = {"history": list(range(100_000)), "epochs": 3}
     run = json.loads((folder / "run.json").read_text())

@@ -171,6 +171,7 @@ def test_child_that_outlives_a_killed_run_does_not_keep_its_record_locked(tmp_pa
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_child_that_outlives_a_killed_run_does_not_keep_its_spool_locked(
     tmp_path, mongo_url, database, start, wait_for
 ):

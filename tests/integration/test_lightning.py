@@ -109,6 +109,7 @@ def entry(tmp_path, number=1, name="run.json"):
     return json.loads((tmp_path / "my_runs" / str(number) / name).read_text())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -137,6 +138,7 @@ def test_what_does_not_fit_is_refused_with_the_nearest_name(train, settings, mes
 EARLY = {"name": "lightning.pytorch.callbacks:EarlyStopping", "options": {"monitor": "val/los"}}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("settings", "message", "is_refused"),
     [
@@ -180,6 +182,7 @@ def test_training_is_recorded_tested_and_repeatable(train, tmp_path):
     assert read_metrics(tmp_path / "my_runs" / "4")["train/loss"].steps.tolist() == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_interrupts_the_run_which_resumes_from_the_saved_step(train, tmp_path, number):
     settings = {"callbacks": [{"name": "lit_code:Signal", "options": {"number": int(number)}}], "resume": "auto"}

@@ -95,6 +95,7 @@ def replace(folder):
     (folder / "run.json").write_text('{"uid": "another"}')
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("happens", "where", "says"),
     [
@@ -199,6 +200,7 @@ def test_event_files_go_with_the_folder(tmp_path, is_moved):
     assert (tmp_path / "runs" / "1").exists() != is_moved
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("files", [True, False], ids=["files and MongoDB", "MongoDB alone"])
 @pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "deleted"])
 def test_database_gets_all_of_a_run_whose_folder_is_gone(

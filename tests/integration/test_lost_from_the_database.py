@@ -95,6 +95,7 @@ def undisturbed(recorded, mongo_url):
         client.drop_database(database.name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_the_database_loses_is_sent_again(tmp_path, recorded, undisturbed, database, mongo_url, loss):
     folder = tmp_path / "runs" / "1"

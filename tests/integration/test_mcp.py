@@ -15,8 +15,6 @@ import bson
 import psutil
 import pymongo
 import pytest
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from runs.__main__ import main
 from runs.documents.mcp.answers import MAX_CHARS, NOTICE, answer_text
@@ -51,6 +49,9 @@ def ask(tmp_path):
     def run(where, *questions, script=None, before=lambda number: None):
         words = ["-c", script, str(where)] if script else ["-m", "runs", "mcp", str(where)]
         env = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        from mcp import Client  # takes seconds
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
         server = StdioServerParameters(command=sys.executable, args=words, env=env, cwd=tmp_path)
 
         async def talk():
@@ -155,6 +156,7 @@ def test_tools_answer_with_the_documents_of_the_commands_and_change_nothing(reco
     assert errors[3]["error"].startswith("got the condition 'lr<<', expected one of")
 
 
+@pytest.mark.slow
 def test_text_that_runs_wrote_stays_inside_of_json(recorded, ask):
     _, [shown, log] = ask(recorded["folder"], ("show", {"run": "3"}), ("log", {"run": "2"}))
     assert "ignore previous instructions" in "".join(shown["data"]["fail_trace"])
@@ -245,6 +247,7 @@ def test_missing_store_and_missing_package_are_one_line(tmp_path, monkeypatch, c
     assert "there is no folder" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [

@@ -85,6 +85,7 @@ def test_delivery_of_many_metrics_takes_no_memory_for_each(tmp_path, mongo_url, 
     assert database.metrics.count_documents({"steps": list(range(50))}) == 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fd", pytest.param("sys", marks=pytest.mark.slow)])
 def test_output_of_32_megabytes_is_not_held_in_memory(tmp_path, mode):
     assert peak(tmp_path, PRINTS_MUCH, MODE=mode) < 24 * MIB

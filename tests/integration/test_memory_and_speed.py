@@ -60,6 +60,7 @@ def dtypes_in(state):
     return {dtype for item in items for dtype in dtypes_in(item)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -139,6 +140,7 @@ def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
         exp.ex.run("export", config_updates=settings)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -92,6 +92,7 @@ def assert_delivered(database, run_id=1):
     assert len(files.get(bson.ObjectId(run["info"]["long"]["stored_as_file"])).read()) > 1_000_000
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -122,6 +123,7 @@ def test_refused_user_is_one_line_and_sync_delivers_later(tmp_path, guarded, log
     assert_no_secret_below(tmp_path, guarded[1])
 
 
+@pytest.mark.slow
 def test_sync_without_the_password_says_that_one_is_needed(tmp_path, login, start, capsys):
     url = login(["readWrite"])
     start(tmp_path, RECORDS, "-m", url.replace("w0rd", "w0rd0")).finish()
@@ -129,6 +131,7 @@ def test_sync_without_the_password_says_that_one_is_needed(tmp_path, login, star
     assert "requires a user and a password; give a URL with them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rights_taken_away_in_the_middle_are_one_line_and_given_back_nothing_is_lost(
     tmp_path, guarded, login, start, wait_for
 ):
@@ -149,6 +152,7 @@ def test_rights_taken_away_in_the_middle_are_one_line_and_given_back_nothing_is_
     assert_no_secret_below(tmp_path, admin)
 
 
+@pytest.mark.slow
 def test_user_who_is_dropped_in_the_middle_and_made_again_is_delivered_to(tmp_path, guarded, login, start, wait_for):
     _, admin = guarded
     url = login(["readWrite"])
@@ -166,6 +170,7 @@ def test_user_who_is_dropped_in_the_middle_and_made_again_is_delivered_to(tmp_pa
     assert_no_secret_below(tmp_path, admin)
 
 
+@pytest.mark.slow
 def test_user_who_may_write_but_make_no_index_and_remove_nothing_records(tmp_path, guarded, login, start):
     _, admin = guarded
     url = login(actions=["find", "insert", "update"])
@@ -200,6 +205,7 @@ def tls_server(tmp_path_factory, certificate):
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -236,6 +242,7 @@ def test_right_certificate_records(tmp_path, tls_server, certificate, start):
         client.drop_database("lab")
 
 
+@pytest.mark.slow
 def test_tls_url_of_a_server_without_tls_says_so(tmp_path, mongo_url, certificate, start):
     url = f"{mongo_url}/lab?tls=true&tlsCAFile={certificate[0]}&serverSelectionTimeoutMS=300"
     stderr = start(tmp_path, RECORDS, "-m", url, impatient=True).finish()
@@ -264,6 +271,7 @@ def test_url_that_is_none_in_the_code_never_stops_a_run(tmp_path, start):
     assert [secret for secret in SECRETS if secret.decode() in stderr] == []
 
 
+@pytest.mark.slow
 def test_url_of_a_file_that_is_not_there_is_refused(tmp_path, start, capsys, mongo_url):
     url = f"{mongo_url}/lab?tls=true&tlsCAFile=/nowhere/ca.pem"
     recorded = start(tmp_path, RECORDS, "-m", url)

@@ -163,6 +163,7 @@ def test_reader_looks_at_runs_and_is_told_which_right_it_lacks(tmp_path, server,
     assert server[1].lab.runs.count_documents({"status": "COMPLETED"}) == 3
 
 
+@pytest.mark.slow
 def test_keeper_does_all_that_runs_can(tmp_path, server, urls, record, capsys):
     url, lab = urls["keeper"], server[1].lab
     for _ in range(3):
@@ -216,6 +217,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_recorder_queues_works_and_sweeps(tmp_path, server, urls):
     (tmp_path / "tiny.py").write_text(
         SCRIPT.replace('"tiny",', '"tiny", ingredients=[sweep.ingredient],').replace(

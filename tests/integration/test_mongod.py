@@ -23,6 +23,7 @@ with Mongod(sys.argv[1]) as server:
 FORMS = {"in-python": ["-c", HELD, "data"], "command": ["-m", "runs", "mongod", "--folder", "data", "--port", "0"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("end", ["SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_server_ends_with_its_program(tmp_path, wait_for, form, end):

@@ -94,7 +94,7 @@ def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
         assert "1 run<" in found
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_what_a_run_wrote_is_text(recorded, kind):
     with open_store(recorded[kind]) as store:
         tags = check_form(store.get(2)._repr_html_())

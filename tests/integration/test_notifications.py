@@ -209,6 +209,7 @@ def read(path):
     return b""
 
 
+@pytest.mark.slow
 def test_receiver_that_drips_for_ever_is_left_when_the_time_is_over(monkeypatch, receivers):
     monkeypatch.setattr(sending, "LIMIT_S", 5.0)
     good, dripping = receivers(), receivers("drip")
@@ -230,7 +231,7 @@ def main():
 """
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, kind, request):
     where, observer = str(tmp_path / "store"), "FileObserver('store')"
     if kind == "mongo":
@@ -279,7 +280,7 @@ def test_message_is_claimed_by_one_of_many_at_once(tmp_path):
     assert [sum(each) for each in zip(*claimed, strict=True)] == [1] * len(events)
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_events_and_alerts_of_runs_without_addresses_are_told_by_the_watch(
     tmp_path, monkeypatch, receivers, kind, request
 ):
@@ -323,7 +324,7 @@ main(["--store", sys.argv[1], "watch", "--once", "--notify"])
 """
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_message_whose_watcher_was_killed_before_it_was_sent_is_sent_once_later(
     tmp_path, monkeypatch, receivers, kind, request
 ):
@@ -365,6 +366,7 @@ def test_claims_that_were_abandoned_or_confirmed(tmp_path):
     assert not sent.claim("a")
 
 
+@pytest.mark.slow
 def test_run_whose_end_comes_late_and_runs_of_a_large_store_are_told(tmp_path):
     record(fails, FileObserver(tmp_path))
     path = tmp_path / "1" / "run.json"
@@ -448,6 +450,7 @@ def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatc
         assert outbox.send(notices) == notices[1:]
 
 
+@pytest.mark.slow
 def test_run_removed_beside_a_watcher_hides_no_others_and_an_untaken_message_is_an_exit_code(
     tmp_path, monkeypatch, receivers
 ):

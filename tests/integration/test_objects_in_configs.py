@@ -94,6 +94,7 @@ def test_named_config_changes_a_class_and_a_function(ex):
     assert (config["net"], config["rate"]) == (Large, flat)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("entry", "given", "taken"),
     [

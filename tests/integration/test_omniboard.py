@@ -28,6 +28,8 @@ import pytest
 
 from runs.work.mongod import _free_port
 
+pytestmark = pytest.mark.slow
+
 VERSION = "2.16.1"
 FIRST_SELECT = (
     "_id,heartbeat,experiment,command,host,stop_time,config,duration,"

@@ -58,6 +58,7 @@ def read_all(descriptor):
         return stream.read()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_pipe_is_written_into_and_stays(where, tmp_path, capsys, name):
     pipe, got = tmp_path / name, []
@@ -88,6 +89,7 @@ def test_socket_is_refused_and_stays(where, tmp_path, capsys, name):
     assert stat.S_ISSOCK(path.lstat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_links_and_files_stay_what_they_are(where, tmp_path, capsys, name):
     words = ["--store", where, *COMMANDS[name], "-o"]

@@ -78,6 +78,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
     (place / "small.py").write_text(SCRIPT)
@@ -117,6 +118,7 @@ def user(uid, umask):
         os.umask(before)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user can be become by root only")
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_second_user_of_a_shared_store_records_as_the_first_one_does(place, monkeypatch, umask, caplog):
@@ -193,6 +195,7 @@ def test_store_that_cannot_be_read_is_one_line(place, as_nobody, capsys, mode):
     store.chmod(0o755)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["run.json", "config.json", "metrics.json", "cout.txt", "summary.json", "notes.json"])
 def test_file_of_a_run_that_cannot_be_read_is_one_line_or_left_out(place, as_nobody, capsys, name):
     folder = write_run(place / "store")

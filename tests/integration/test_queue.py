@@ -131,7 +131,8 @@ def wait_until(condition, seconds=60):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_run_that_came_in_an_archive_is_started_when_a_person_says_so(lab, kind, database, mongo_url, capsys):
     lab.enqueue({"x": 1}, {"x": 2})
     cut_off = lab.folder / "my_runs" / "2"
@@ -353,7 +354,7 @@ def test_killed_worker_leaves_a_run_that_the_next_one_resumes(lab):
     assert len(FolderClaims(folder / "claims").listed()) == 2
 
 
-@pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
+@pytest.mark.parametrize("where", ["files", pytest.param("mongo", marks=pytest.mark.slow)], indirect=True)
 def test_run_that_another_worker_has_taken_over_does_not_begin(lab, where):
     lab.enqueue({"x": 1})
     with open_store(where if "://" in where else lab.folder / where) as store:

@@ -149,6 +149,7 @@ def train(tmp_path, monkeypatch):
     return train
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "losses", "result"),
     [
@@ -166,6 +167,7 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result)
     assert run.status == "COMPLETED"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("named", [[], ["recipe", "fast"]])
 def test_recipe_and_fast_go_together(train, kind, named):
@@ -267,6 +269,7 @@ def test_scattered_digits_are_where_their_classes_say():
     assert set(np.unique(classes)) <= set(range(11))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "verifies"),
     [

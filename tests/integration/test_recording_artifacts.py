@@ -206,6 +206,7 @@ def test_collection_prefix_is_put_before_artifacts_too(tmp_path, database, mongo
     assert tree(tmp_path / "out") == FILES
 
 
+@pytest.mark.slow
 def test_version_taken_in_the_database_gets_the_next(tmp_path, database, mongo_url):
     for store, content in [("a", b"1"), ("b", b"2"), ("c", b"1"), ("a", b"3")]:
         data = make(tmp_path / f"data_{store}_{content}", {"file": content})
@@ -237,6 +238,7 @@ def test_unmodified_incense_is_not_disturbed(tmp_path, database, mongo_url):
     assert stored_in(database, database.artifacts.find_one())["sub/b.bin"] == FILES["sub/b.bin"]
 
 
+@pytest.mark.slow
 def test_run_with_mongodb_alone_logs_to_its_spool_and_uses_from_the_database(tmp_path, database, mongo_url):
     data = make(tmp_path / "data", FILES)
     for content in (b"old", b"older"):
@@ -261,6 +263,7 @@ def test_run_with_mongodb_alone_logs_to_its_spool_and_uses_from_the_database(tmp
     assert [entry["version"] for entry in document["artifacts_used"]] == [1, 3]
 
 
+@pytest.mark.slow
 def test_version_of_the_database_is_downloaded_once_and_checked(tmp_path, database, mongo_url):
     data = make(tmp_path / "data", FILES)
     record(
@@ -285,6 +288,7 @@ def test_version_of_the_database_is_downloaded_once_and_checked(tmp_path, databa
     assert [path for path in (tmp_path / "c" / "_artifacts").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 def test_version_that_is_nowhere_and_a_server_that_is_gone_are_told_apart(tmp_path, database, mongo_url, monkeypatch):
     def uses(_run):
         _run.use_artifact("digits:v7")

@@ -183,6 +183,7 @@ def test_refused_value_that_nobody_catches_fails_the_run_at_its_line(tmp_path):
 ODD = [{1: "a", "b": 2}, {(1, 2): 3}, np.zeros(3), {1, 2}, b"\xff", "\udc80"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", [Wordless(), {"deep": Wordless()}, *ODD], ids=range(2 + len(ODD)))
 def test_whatever_info_holds_ends_no_heartbeat(tmp_path, value):
     def main(_run):
@@ -196,6 +197,7 @@ def test_whatever_info_holds_ends_no_heartbeat(tmp_path, value):
     assert len(read_metrics(tmp_path / "runs" / "1")["x"]) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_whatever_the_result_is_ends_no_heartbeat(tmp_path, value):
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
@@ -263,6 +265,7 @@ def test_stock_experiment_hands_points_over_with_its_heartbeat(tmp_path):
     ex.run()
 
 
+@pytest.mark.slow
 def test_identical_runs_keep_each_content_once(tmp_path):
     resource = tmp_path / "resource.txt"
     resource.write_text("content")
@@ -410,6 +413,7 @@ def test_run_killed_before_its_first_heartbeat_keeps_every_point(tmp_path, start
     check_every_point(tmp_path / "runs" / "1", logged_by(tmp_path))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("interval", [0, "0", 0.0])
 def test_run_without_heartbeats_has_everything_at_its_end(tmp_path, interval):
     others = []
@@ -440,6 +444,7 @@ def test_run_without_heartbeats_has_everything_at_its_end(tmp_path, interval):
     assert others == [{"x": [float(step) for step in range(50)]}]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code, start, wait_for):
     recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")

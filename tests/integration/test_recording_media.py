@@ -317,6 +317,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_killed_run_keeps_all_but_the_last_beat_and_sync_delivers_it(
     tmp_path, database, mongo_url, start, wait_for, capsys
 ):

@@ -252,6 +252,7 @@ def test_outage_in_the_middle_loses_nothing(tmp_path, mongod, how, start, wait_f
         assert client.outage.runs.find_one()["status"] == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_server_gone_at_the_end_is_bounded_and_sync_delivers(tmp_path, mongod, start, wait_for, capsys):
     mongod.start()
     recorded = start(tmp_path, LOGS.format(url=f"{mongod.url}/?serverSelectionTimeoutMS=300"), impatient=True)
@@ -271,6 +272,7 @@ def test_server_gone_at_the_end_is_bounded_and_sync_delivers(tmp_path, mongod, s
             assert client.outage.runs.count_documents({}) == 1
 
 
+@pytest.mark.slow
 def test_no_server_at_the_start_runs_at_once_with_one_line(tmp_path, mongod, start):
     recorded = start(
         tmp_path,
@@ -286,6 +288,7 @@ def test_no_server_at_the_start_runs_at_once_with_one_line(tmp_path, mongod, sta
     assert stderr.count("not reachable") == 1
 
 
+@pytest.mark.slow
 def test_killed_run_without_a_file_observer_is_delivered_by_sync_and_reaped(
     tmp_path, mongo_url, database, start, wait_for
 ):
@@ -420,6 +423,7 @@ def test_label_of_a_destination_hides_credentials():
     assert Destination("mongodb://me:pw@host:1/x?authSource=admin", "db").label == "mongodb://host:1/db"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drain_s", "variable", "answers", "expected"),
     [

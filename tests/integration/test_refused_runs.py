@@ -42,6 +42,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_refused_run_is_listed_when_asked_for(tmp_path, monkeypatch, capsys, case):
     ex, settings, message = CASES[case]
@@ -63,7 +64,7 @@ def test_refused_run_is_listed_when_asked_for(tmp_path, monkeypatch, capsys, cas
     assert "FAILED (rejected before training)" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_run_that_came_to_something_or_failed_is_listed(tmp_path, kind, capsys, request):
     ex = Experiment("e", base_dir=tmp_path, save_git_info=False)
     url = str(tmp_path / "runs")

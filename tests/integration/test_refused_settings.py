@@ -79,6 +79,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("entry", "value", "message"), REFUSED)
 def test_setting_that_cannot_be_makes_no_run(refusing, entry, value, message):
     experiment, records = refusing

@@ -63,6 +63,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["cells", "tee"])
 def test_output_to_a_replaced_stream_is_recorded_once(tmp_path, start, kind):
     # Two streams that are not buffered, and go to two files, are recorded as they come: parts of lines.
@@ -73,6 +74,7 @@ def test_output_to_a_replaced_stream_is_recorded_once(tmp_path, start, kind):
     assert "after the run" not in lines
 
 
+@pytest.mark.slow
 def test_output_of_a_run_under_pytest_is_recorded_once(tmp_path, start):
     start(tmp_path, PYTEST).finish()
     lines = _output(tmp_path).splitlines()

@@ -196,6 +196,7 @@ def edit(store, key, name, change):
     path.write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 def test_run_is_reproduced_after_its_working_tree_has_moved_on(whole_lab, tmp_path):
     (whole_lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
     (whole_lab.folder / "more.py").write_text("")
@@ -290,6 +291,7 @@ def test_run_is_reproduced_from_an_archive_without_its_lab(whole_lab, tmp_path):
     assert f"was started in {whole_lab.folder}, which is not there" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_in_a_database_is_reproduced_into_it(recorded, tmp_path, mongo_url, database):
     url = f"{mongo_url}/{database.name}"
     with open_store(recorded.store) as store, open_store(url) as target:
@@ -325,6 +327,7 @@ def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
         assert other.get("2").parent == other.get("1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "observe", ["", pytest.param('ex.observers.append(file_observer("my_runs"))', marks=pytest.mark.slow)]
 )
@@ -435,6 +438,7 @@ def is_ignored(pid, number):
     return bool(int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16) & 1 << (number - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "ignored"),
     [
@@ -466,6 +470,7 @@ def test_killed_command_takes_its_process_along(recorded, endless, wait_for):
         assert store.get("2").status == "INTERRUPTED"
 
 
+@pytest.mark.slow
 def test_dry_shows_all_and_runs_nothing(recorded, tmp_path, reproduce_here):
     edit(recorded.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0", ruff="0.0.1"))
     done = reproduce_here("--dry")
@@ -491,6 +496,7 @@ def test_kept_folder_holds_what_was_restored(recorded, tmp_path, reproduce_here)
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("config", "updates"),
     [

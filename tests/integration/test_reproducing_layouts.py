@@ -139,6 +139,7 @@ def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(
     assert sorted(entry["files"]) == ["shape/__init__.py", "shape/size.py"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("value", "is_of_hashes"),
     [("time.time()", False), ("random.Random().random()", False), ("(time.time() + hash('a') % 2)", True)],
@@ -199,6 +200,7 @@ def test_copy_that_shadows_an_installed_package_is_named(lab, tmp_path, monkeypa
     assert "the difference comes from the environment (shape)" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_stock", [False, True])
 def test_resource_that_has_changed_is_refused_in_a_repository_too(lab, is_stock):
     # Of one piece: Sacred's `tee`s of stdout and stderr write between each other.

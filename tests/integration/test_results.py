@@ -48,7 +48,7 @@ def test_numbers_of_a_run_are_stored_as_numbers(tmp_path, database, mongo_url):
     }
 
 
-@pytest.mark.parametrize("kind", ["files", "mongo"])
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_numbers_that_were_stored_by_their_type_are_found_as_numbers(tmp_path, database, mongo_url, kind):
     observer = (
         FileObserver(tmp_path / "runs")

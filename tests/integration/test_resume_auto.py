@@ -75,6 +75,7 @@ def test_run_that_cannot_be_read_is_passed_over_and_named(run, tmp_path, caplog)
     assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is skipped")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "damage", ["cut", "gone", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("empty", "zeros", "list"))]
 )
@@ -125,6 +126,7 @@ def test_run_that_was_started_without_the_setting_is_continued(run):
     assert [run(fail=True, resume=None), run()] == [1, 1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("other", [{"lr": 0.2}, {"seed": 1}, {"checkpoint.keep": 5}, {"meta": {"parent": PARENT}}])
 def test_run_of_another_config_or_parent_is_not_continued(run, other):
     assert [run(fail=True, **other), run(), run(fail=True, **other)] == [1, 2, 1]
@@ -139,6 +141,7 @@ def without(path, *names):
     path.write_text(json.dumps(config, indent=2))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("lacks", "settings", "number"),
     [

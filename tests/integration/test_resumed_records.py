@@ -148,6 +148,7 @@ def check_delivered(database, folder):
     ]
 
 
+@pytest.mark.slow
 def test_killed_run_that_goes_on_is_in_the_database_once(tmp_path, database, mongo_url, start, wait_for, monkeypatch):
     folder, chance = tmp_path / "runs" / "1", random.Random(2)
     body = TRAINING.format(observers=f"FileObserver('runs'), MongoObserver({mongo_url!r}, {database.name!r})")
@@ -453,7 +454,7 @@ ex.run(meta_info={"resume": resume} if resume else {})
     assert [content for name, content in kept if name == "more.py"] == ["y = 1\n"]
 
 
-@pytest.mark.parametrize("kind", ["folder", "mongo"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_show_lists_the_sessions_of_a_continued_run(kind, tmp_path, database, mongo_url, record, capsys):
     with pytest.raises(ValueError, match="it fails"):
         record(count=10, fails=True)

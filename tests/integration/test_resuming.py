@@ -81,7 +81,7 @@ TRAININGS = {
     "mlp-loader": {"model": ("mlp", {"hidden": [6], "dropout": 0.3}), "num_workers": 0, "augmentation": AUGMENT},
 }
 # What the ordinary suite trains of them.
-OFTEN = {"mlp", "vit-float16", "cnn-ema"}
+OFTEN = {"mlp", "vit-float16"}
 
 
 class Images(torch.utils.data.Dataset):
@@ -281,6 +281,7 @@ def test_signal_while_the_final_state_is_written_ends_the_run(tmp_path):
     assert json.loads((tmp_path / "1" / "run.json").read_text())["status"] == "INTERRUPTED"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign", "weights alone"])
 def test_training_with_a_damaged_newest_state_goes_on_from_the_one_before(tmp_path, damage, caplog):
     settings = TRAININGS["mlp"]

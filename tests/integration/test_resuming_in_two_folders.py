@@ -47,7 +47,7 @@ def status(folder):
     return json.loads((folder / "run.json").read_text())["status"]
 
 
-@pytest.mark.parametrize("named", ["a/1", "b/2"])
+@pytest.mark.parametrize("named", ["a/1", pytest.param("b/2", marks=pytest.mark.slow)])
 def test_run_in_two_folders_goes_on_in_both_from_either(train, tmp_path, named):
     train("b")
     train("a", "b", fails=True)
@@ -58,6 +58,7 @@ def test_run_in_two_folders_goes_on_in_both_from_either(train, tmp_path, named):
     assert sorted(path.name for folder in "ab" for path in (tmp_path / folder).glob("[0-9]*")) == ["1", "1", "2"]
 
 
+@pytest.mark.slow
 def test_run_that_an_option_recorded_beside_the_default_goes_on_in_both(train, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     train("a", "b", fails=True)
@@ -70,6 +71,7 @@ def test_run_that_an_option_recorded_beside_the_default_goes_on_in_both(train, t
     assert (status(tmp_path / "a" / "1"), status(tmp_path / "b" / "1")) == ("COMPLETED", "COMPLETED")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("other", ["b", "c"])
 def test_states_of_a_run_in_several_folders_are_found_from_the_others(train, tmp_path, other):
     train("a", "b", "c", fails=True)

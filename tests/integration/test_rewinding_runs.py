@@ -143,6 +143,7 @@ def test_record_that_lacks_points_is_said_and_counts_from_what_there_is(tmp_path
     assert (run["status"], run["lost_points"]) == ("COMPLETED_WITH_LOSS", 3)
 
 
+@pytest.mark.slow
 def test_points_lost_in_one_session_are_told_at_the_end_of_a_later_one_unless_all_is_recorded_anew(tmp_path):
     def main(_run):
         missing.append(_run.num_missing(position or {"metrics": {}, "media": {}}))
@@ -224,6 +225,7 @@ def test_damaged_block_is_lost_to_whoever_takes_nothing_back_and_gone_where_the_
     assert resumed(positions[0]) == ("COMPLETED", None, None, [0, 3])
 
 
+@pytest.mark.slow
 def test_samples_of_the_machine_share_no_step_over_sessions(tmp_path):
     def main(_run):
         _run.log_scalar("loss", 1.0)

@@ -42,7 +42,7 @@ def recorded(tmp_path_factory, mongo_url):
         client.drop_database("swept")
 
 
-@pytest.fixture(params=["files", "mongo"])
+@pytest.fixture(params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def runs(request, recorded, capsys):
     def call(*words, code=0):
         assert main(["--store", recorded[request.param], *words]) == code

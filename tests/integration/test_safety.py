@@ -52,7 +52,7 @@ def hostile(evil):
     }
 
 
-@pytest.fixture(params=["files", "mongo"])
+@pytest.fixture(params=["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def store(request, tmp_path, mongo_url):
     """A store with one hostile run."""
     evil = tmp_path / "evil"

@@ -57,6 +57,7 @@ def test_passwords_are_in_no_part_of_a_record(tmp_path, database, mongo_url, mon
     assert PASSWORD not in str(list(database.fs.files.find()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["reproduce", "resume"])
 def test_run_is_not_started_again_without_its_password(tmp_path, capsys, command):
     ex = Experiment("secret", base_dir=Path(__file__).parent, save_git_info=False)

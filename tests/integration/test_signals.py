@@ -65,6 +65,7 @@ def test_signals_within_50_ms_of_each_other_end_the_run(tmp_path, start, wait_fo
         assert check_ended(recorded, folder) == "INTERRUPTED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 def test_signals_while_a_process_starts_end_it(tmp_path, start, count):
     chance = random.Random(count)

@@ -852,6 +852,7 @@ ex.run(options={"--capture": "no"})
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["sacred-files", "sacred-mongo"])
 def test_stock_run_that_was_killed_is_dead_when_its_heartbeats_stay_away(tmp_path, database, mongo_url, kind):
     where = [str(tmp_path / "store")] if kind == "sacred-files" else [mongo_url, database.name]

@@ -181,6 +181,7 @@ def objective(trial):
     return x + n + (kind == "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampler",
     [

@@ -268,6 +268,7 @@ def test_a_sweep_whose_first_trials_all_fail_is_given_up(sweep, caplog):
     assert wrong.home.is_stopped
 
 
+@pytest.mark.slow
 def test_a_trial_that_takes_too_long_is_ended_and_has_failed(sweep):
     slow = sweep({**GRID, "parameters": {"kind": {"values": ["slow"]}}})
     (slow.folder / "fault.py").write_text(WAITING)
@@ -278,6 +279,7 @@ def test_a_trial_that_takes_too_long_is_ended_and_has_failed(sweep):
     assert [status for status, *_ in slow.runs()] in (["INTERRUPTED"], [])  # none where importing took so long
 
 
+@pytest.mark.slow
 def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):
     one = sweep(storage="sqlite:////nowhere/study.db")
     urls = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
@@ -470,6 +472,7 @@ if not pathlib.Path("died").exists():
 """
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_is_followed_by_another(tmp_path, database, mongo_url):
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "fault.py").write_text(KILLER)
@@ -480,6 +483,7 @@ def test_an_agent_that_is_killed_is_followed_by_another(tmp_path, database, mong
     assert found == [("kills", "COMPLETED"), ("kills", "INTERRUPTED"), ("plain", "COMPLETED")]
 
 
+@pytest.mark.slow
 def test_agents_share_a_sweep_in_a_database(tmp_path, database, mongo_url):
     (tmp_path / "tiny.py").write_text(TINY)
     url = f"{mongo_url.rstrip('/')}/{database.name}"
@@ -505,7 +509,7 @@ def test_a_definition_of_another_kind_is_refused(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("where", ["folder", "database"])
+@pytest.mark.parametrize("where", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
     (tmp_path / "tiny.py").write_text(TINY)
     values = [round(0.1 * index, 1) for index in range(60)]
@@ -599,6 +603,7 @@ def test_optuna_opens_the_study_as_it_is(sweep):
     assert study.best_value == 0.25
 
 
+@pytest.mark.slow
 def test_a_study_may_be_kept_in_any_storage_of_optunas(sweep, tmp_path):
     grid = sweep({**GRID, "parameters": {"x": {"values": [1.0]}}}, storage=f"sqlite:///{tmp_path}/study.db")
     grid.agent().run()
@@ -732,6 +737,7 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
         study.finish(0, "COMPLETE", [1.0])
 
 
+@pytest.mark.slow
 def test_a_server_that_is_slow_to_answer_at_first_is_waited_for(sweep, mongod, monkeypatch, caplog):
     monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
     mongod.start()
@@ -754,7 +760,7 @@ def on(kind, request):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_points_of_agents_that_died_before_they_claimed_or_took_them_are_tried(request, sweep, kind):
     one = sweep({**RANDOM, "run_cap": 4}, destination=on(kind, request))
     assert one.home.next_number(0, 4) == 0  # and is killed
@@ -779,7 +785,7 @@ def test_an_agent_that_draws_alone_reads_no_trial_of_others(request, sweep, monk
     assert (point.number, attempt, len(second.study._storage._trials)) == (20, 0, 1)
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_a_sweep_without_a_counter_goes_on_behind_its_last_point(request, sweep, kind):
     """As one of an earlier version, or after a power cut."""
     one = sweep({**RANDOM, "run_cap": 6}, destination=on(kind, request))
@@ -830,6 +836,7 @@ def test_a_sweep_is_drawn(sweep):
     assert (grid.folder / "my_runs/sweeps/s/plots/history.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_without_optuna_nothing_is_left(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "optuna.py").write_text("raise ImportError('away', name='optuna')")

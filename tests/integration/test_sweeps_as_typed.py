@@ -89,6 +89,7 @@ def test_a_full_disk_ends_a_sweep_with_one_sentence(tmp_path, size, message):
     assert "3 of 3 done" in again.stdout
 
 
+@pytest.mark.slow
 def test_an_experiment_that_was_written_for_a_start_can_sweep(tmp_path):
     write_experiment("my_study", tmp_path)
     words = ("sweep.run", "with", "fast", "data.limit=100", "sweep.over={noise.level: [0.1]}", "sweep.metric=result")
@@ -105,6 +106,7 @@ def test_an_experiment_that_was_written_for_a_start_can_sweep(tmp_path):
     assert "best: trial 0, result" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_a_method_needs_is_asked_for_before_anything_starts(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "cmaes.py").write_text("raise ImportError('away', name='cmaes')")

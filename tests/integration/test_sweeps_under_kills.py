@@ -43,6 +43,7 @@ def is_running(pid):
     return False
 
 
+@pytest.mark.slow
 def test_a_trial_that_imports_while_its_agent_is_killed_is_refused_at_its_start(tmp_path):
     (tmp_path / "tiny.py").write_text(SLOW_TO_IMPORT + TINY)
     words = ("sweep.run", "with", "sweep.over={x: [1.0]}", "sweep.metric=loss", FAST)
@@ -64,7 +65,7 @@ def test_a_trial_that_imports_while_its_agent_is_killed_is_refused_at_its_start(
     assert "trial 0, attempt 0: its agent is gone, so another one may have this trial" in log.read_text()
 
 
-@pytest.mark.parametrize("where", ["folder", "database"])
+@pytest.mark.parametrize("where", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_either_a_process_begins_or_its_trial_goes_to_another(tmp_path, where, request):
     destination = None
     if where == "database":

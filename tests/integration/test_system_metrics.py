@@ -58,6 +58,7 @@ def main(_run):
 '''
 
 
+@pytest.mark.slow
 def test_run_of_some_seconds_has_samples_by_the_second_that_include_its_children(tmp_path, start):
     start(tmp_path, BURNS).finish()
     found = read_metrics(tmp_path / "runs" / "1")

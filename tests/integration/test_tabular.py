@@ -48,6 +48,7 @@ def test_numbers_are_predicted_in_their_own_unit(run):
     assert 900 < float(row["prediction"]) < 1200
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("header", "rows", "message"),
     [

@@ -347,6 +347,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_killed_run_leaves_events_that_can_be_read(tmp_path, start, wait_for):
     recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.1")
     folder = tmp_path / "runs" / "1" / "tensorboard"
@@ -400,6 +401,7 @@ def test_missing_extra_is_named_before_the_run_starts(tmp_path, start, missing):
     assert recorded.out.read_text() == ""
 
 
+@pytest.mark.slow
 def test_print_config_with_the_flag_loads_neither_torch_nor_tensorboard(tmp_path):
     code = (
         "import sys, runpy, atexit\n"

@@ -45,6 +45,7 @@ def test_two_steps_have_the_pinned_losses(run):
     assert done.result == 0.75
 
 
+@pytest.mark.slow
 def test_new_texts_are_predicted(run):
     trained = run(epochs=30, lr=0.02)
     assert trained.result == 1

@@ -131,7 +131,7 @@ def test_main_keeps_the_best_epoch_and_measures_it(run, recorder, folder):
 @pytest.mark.parametrize(
     ("settings", "files"),
     [
-        ({"checkpoint.best": False}, ["last.pt", "step-000000004.pt"]),
+        pytest.param({"checkpoint.best": False}, ["last.pt", "step-000000004.pt"], marks=pytest.mark.slow),
         pytest.param({"checkpoint.last": False}, ["best.pt"], marks=pytest.mark.slow),
         pytest.param({"checkpoint.keep": 1}, ["best.pt", "last.pt"], marks=pytest.mark.slow),
         (
@@ -169,7 +169,12 @@ def test_main_with_accumulation_is_that_of_big_batches(run, recorder):
 
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param("off", marks=pytest.mark.slow), pytest.param("bfloat16", marks=pytest.mark.slow), "float16", "auto"],
+    [
+        pytest.param("off", marks=pytest.mark.slow),
+        pytest.param("bfloat16", marks=pytest.mark.slow),
+        "float16",
+        pytest.param("auto", marks=pytest.mark.slow),
+    ],
 )
 def test_main_in_each_precision_learns(run, recorder, dtype):
     done = run(WINE | {"epochs": 10, "lr": 1e-2, "amp.dtype": dtype, "amp.clip_norm": 1.0})
@@ -183,6 +188,7 @@ def test_main_under_overflow_counts_what_it_skipped(run, recorder):
     assert recorder.metrics["amp/scale"] == [2.0**100, 2.0**8, 2.0**8, 2.0**8]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -232,6 +238,7 @@ def test_main_on_numbers_returns_r2_and_predicts_in_their_own_unit(run, folder):
     assert 1 - errors / spread == pytest.approx(done.result, abs=1e-3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
@@ -262,6 +269,7 @@ def test_main_with_what_does_not_fit_raises_before_the_first_step(run, recorder,
     assert not (folder / "1" / "checkpoints").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
 @pytest.mark.parametrize(
     ("path", "message"),
@@ -299,6 +307,7 @@ def test_evaluate_warns_of_nothing_and_of_another_model_raises_with_the_settings
         run(WINE | {"model.options.hidden": [7], "checkpoint.path": path}, "evaluate")
 
 
+@pytest.mark.slow
 def test_evaluate_with_other_settings_measures_the_test_part_that_the_training_kept_apart(run, folder, caplog):
     done = run(WINE | {"seed": 1, "loss.class_weights": "balanced"})
     path = str(folder / "1" / "checkpoints" / "best.pt")
@@ -316,6 +325,7 @@ def without_preparation(path):
     save_checkpoint(state, path)
 
 
+@pytest.mark.slow
 def test_checkpoint_of_an_earlier_version_is_evaluated_with_a_line_that_says_so(run, folder, caplog):
     done = run(WINE | {"seed": 1})
     path = folder / "1" / "checkpoints" / "best.pt"
@@ -335,6 +345,7 @@ def random_labels():
     return random.normal(size=(240, 40)), random.integers(0, 2, 240)
 
 
+@pytest.mark.slow
 def test_fork_with_another_seed_is_tested_on_samples_that_its_parent_was_not_trained_on(run, folder, caplog):
     first = run(RANDOM | {"checkpoint.best": False})
     start = str(folder / "1" / "checkpoints" / "last.pt")
@@ -357,6 +368,7 @@ OTHER_SPLITS = [
 ]
 
 
+@pytest.mark.slow
 def test_fork_with_another_split_is_refused_unless_asked_for(run, folder):
     run(WINE)
     for changed, message in OTHER_SPLITS:
@@ -385,6 +397,7 @@ CANNOT_START = [
 ]
 
 
+@pytest.mark.slow
 def test_fork_that_cannot_start_makes_no_run_and_others_do(run, folder):
     # Nothing improves, so that the first epoch stays the best.
     run(BY_ACCURACY | {"epochs": 3, "lr": 1e-12})
@@ -416,6 +429,7 @@ def test_fork_of_weights_that_are_not_those_of_the_configured_model_is_left_to_t
     check_start(path, {**config, **changed})
 
 
+@pytest.mark.slow
 def test_fork_of_a_state_of_an_earlier_version_keeps_its_split(run, folder):
     first = run(WINE | {"seed": 4})
     path = folder / "1" / "checkpoints" / "last.pt"

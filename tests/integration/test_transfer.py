@@ -57,6 +57,7 @@ def test_run_starts_from_the_body_of_another_with_a_new_head(run, caplog):
     assert all(torch.equal(mine[name], theirs[name]) for name in report["loaded"])
 
 
+@pytest.mark.slow
 def test_run_is_evaluated_when_the_weights_that_it_started_from_are_gone(run):
     settings = {"model.weights": "run:1", "model.strict": False}
     run(settings)
@@ -82,6 +83,7 @@ def test_run_with_frozen_parts_leaves_them_bit_equal_and_unfreezes_some(run):
     assert not torch.equal(first["5.weight"], last["5.weight"])
 
 
+@pytest.mark.slow
 def test_run_with_frozen_parts_is_evaluated(run):
     settings = {"model.freeze": ["1"], "training.average": "swa"}
     done = run(settings)

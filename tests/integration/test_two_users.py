@@ -26,9 +26,10 @@ from runs.board.app import create_app
 from runs.board.security import Policy
 from runs.stores.opening import open_store
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become two other users"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become two other users"),
+]
 ADA, BOB, GROUP = 12001, 12002, 12345
 SHARED, STICKY, CLOSED = 0o2775, 0o1777, 0o755
 

@@ -131,6 +131,7 @@ def is_gone(pid):
 # ------------------------------------------------------------------ as a fresh process
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", [["sub/tell.py"], ["-m", "sub.tell"], ["-P", "-m", "sub.tell"]], ids=" ".join)
 def test_forked_process_finds_what_a_fresh_one_does(warm, tmp_path, form):
     (tmp_path / "sub").mkdir()
@@ -241,6 +242,7 @@ print("over", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_killed_agent_takes_the_warm_process_and_its_runs_along(tmp_path):
     (tmp_path / "tried.py").write_text(EXPERIMENT + WAITING)
     (tmp_path / "agent.py").write_text(AGENT)
@@ -261,6 +263,7 @@ def test_a_signal_right_behind_the_fork_is_not_lost(warm, write):
             assert job.wait(30) == -signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_killed_warm_process_ends_its_runs_and_is_started_again(write, tmp_path):
     with WarmPython(["sacred"]) as warm:
         with warm.start(write(EXPERIMENT + WAITING)) as job:

@@ -72,6 +72,7 @@ start("runs", "show", "1")
 """
 
 
+@pytest.mark.slow
 def test_main_job_runs_and_is_read_without_what_other_systems_lack(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = run(

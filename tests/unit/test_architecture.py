@@ -148,6 +148,7 @@ def test_runs_import_no_torch():
     assert [name for name in MODULES if name.startswith("runs") and "torch" in tops(name)] == []
 
 
+@pytest.mark.slow
 def test_runs_load_neither_torch_nor_sacred():
     names = [name for name in MODULES if name.startswith("runs")]
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"

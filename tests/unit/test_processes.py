@@ -68,6 +68,7 @@ def is_alive(pid):
         return False
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"process_group": 0}], ids=str)
 @pytest.mark.parametrize("form", ["script", "module", "text"])
 def test_warm_process_finds_what_a_cold_one_does(script, tmp_path, form, options):
@@ -124,6 +125,7 @@ def copied_lab(tmp_path_factory):
     return folder
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "modules",
     [
@@ -175,6 +177,7 @@ def test_lab_that_has_changed_is_imported_anew(script, copied_lab):
     assert (done.stdout, done.stderr) == ("True False\nFalse True\n", "")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("how", "code"),
     [

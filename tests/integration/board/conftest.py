@@ -75,7 +75,7 @@ def recorded(tmp_path_factory) -> Path:
     return folder / "store"
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def store(request, recorded) -> str:
     """The runs, in a folder and in a database, which tests leave as they are."""
     return str(recorded) if request.param == "folder" else request.getfixturevalue("recorded_database")
@@ -87,7 +87,7 @@ def recorded_database(recorded, mongo_url) -> Iterator[str]:
     yield from database_of(recorded, mongo_url)
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def own_store(request, recorded, tmp_path) -> Iterator[str]:
     """A copy of the runs that a test may change."""
     if request.param == "folder":

@@ -49,7 +49,7 @@ def logged(tmp_path_factory, mongo_url):
         client.drop_database("artifact_pages")
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def artifacts(request, logged):
     return logged[request.param]
 

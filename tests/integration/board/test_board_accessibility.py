@@ -30,6 +30,7 @@ FORGET_DRAWN = """() => {
 FITS = "() => document.documentElement.scrollWidth <= 360"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", [ORDINARY, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["ordinary", "slow"])
 def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded, paths):
     browser = watched()
@@ -91,6 +92,7 @@ def test_pages_of_several_stores_and_open_forms_are_accessible_and_used_by_keys(
     browser.errors[:] = [error for error in browser.errors if "400" not in error]
 
 
+@pytest.mark.slow
 def test_pages_are_laid_out_for_the_width_of_a_phone(watched, serve, recorded):
     """Without a word of the page on its width, a phone would lay it out for a desk, and make it small."""
     page = watched(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True).page
@@ -99,6 +101,7 @@ def test_pages_are_laid_out_for_the_width_of_a_phone(watched, serve, recorded):
         assert page.evaluate(FITS), path
 
 
+@pytest.mark.slow
 def test_everything_can_be_reached_by_the_keyboard_alone(watched, serve, recorded):
     page = watched().page
     page.goto(serve(recorded) + "/runs")

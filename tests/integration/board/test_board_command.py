@@ -20,6 +20,7 @@ from runs.errors import ServerError
 from tests.processes import PIPE, Process
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_board_is_served_until_it_is_told_to_end(recorded, signals):
     command = [sys.executable, "-m", "runs", "board", "--store", str(recorded), "--port", "0", "--no-open", "--token"]

@@ -165,6 +165,7 @@ def test_mine_is_the_account_that_a_token_names(client_of, own_store, file, caps
         main(["tokens", "list", "--user", "x"])
 
 
+@pytest.mark.slow
 def test_running_board_obeys_the_command_line_and_logs_no_token(recorded, file, own_folder_of_settings):
     command = [sys.executable, "-m", "runs"]
     secret = file.add("ann", Role.READ)

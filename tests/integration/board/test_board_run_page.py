@@ -81,7 +81,7 @@ def rich(tmp_path_factory, mongo_url):
         target.backend.mongo.database.client.drop_database(name)
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def kept(request, rich):
     return rich[request.param]
 
@@ -600,6 +600,7 @@ def main(_run):
 """
 
 
+@pytest.mark.slow
 def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_path):
     script = tmp_path / "living.py"
     script.write_text(LIVING)

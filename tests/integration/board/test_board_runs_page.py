@@ -288,6 +288,7 @@ def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, ser
     assert download.value.suggested_filename == "report.html"
 
 
+@pytest.mark.slow
 def test_workspace_of_a_database_is_arranged_saved_selected_and_live(watched, serve, recorded, mongo_url):
     made = database_of(recorded, mongo_url)
     where = next(made)
@@ -403,6 +404,7 @@ def unread(many, tmp_path, monkeypatch):
     go_on.set()
 
 
+@pytest.mark.slow
 def test_page_tells_how_far_the_first_reading_is_and_comes_by_itself(unread, serve, watched):
     folder, go_on = unread
     page = watched().page

@@ -64,6 +64,7 @@ def test_entry_that_a_run_lacks_is_marked_as_different(client_of, recorded, tmp_
     }
 
 
+@pytest.mark.slow
 def test_page_says_how_much_of_a_large_config_is_compared(client_of, recorded, tmp_path):
     store = shutil.copytree(recorded, tmp_path / "store")
     for run in ("1", "2"):
@@ -110,7 +111,7 @@ def changed(tmp_path_factory):
     return folder / "store"
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def changed_store(request, changed, mongo_url):
     if request.param == "folder":
         yield str(changed)

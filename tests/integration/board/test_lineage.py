@@ -67,7 +67,7 @@ def family_database(family_folder, mongo_url):
     yield from database_of(family_folder, mongo_url)
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def family(request, family_folder):
     return str(family_folder) if request.param == "folder" else request.getfixturevalue("family_database")
 
@@ -100,7 +100,7 @@ def kin_database(kin_folder, mongo_url):
     yield from database_of(kin_folder, mongo_url)
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def kin(request, kin_folder):
     return str(kin_folder) if request.param == "folder" else request.getfixturevalue("kin_database")
 

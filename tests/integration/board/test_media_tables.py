@@ -10,7 +10,7 @@ from tests.integration.board.conftest import database_of
 NAME = "test/<b>cases</b>"
 
 
-@pytest.fixture(scope="module", params=["folder", "database"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def tables(request, tmp_path_factory):
     """Two runs with a table of 250 rows at three steps, and a text at two of them."""
     folder = tmp_path_factory.mktemp("tables")

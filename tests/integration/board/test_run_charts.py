@@ -44,7 +44,7 @@ def write_run(folder, number):
     (folder / str(number) / "metrics.names.jsonl").write_text('{"id": 0, "name": "val/loss"}\n')
 
 
-@pytest.fixture(scope="module", params=["folder", "database"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def charted(request, tmp_path_factory):
     """A store of 24 runs, to which tests may add a 25th."""
     folder = tmp_path_factory.mktemp("charted") / "store"
@@ -231,6 +231,7 @@ def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched
     assert page.evaluate(faint) == 0
 
 
+@pytest.mark.slow
 def test_chart_is_added_changed_and_removed_by_keys(watched, serve, folder):
     page = watched().page
     page.goto(f"{serve(folder)}/runs")

@@ -95,7 +95,7 @@ def swept(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def sweeps(request, swept, mongo_url):
     if request.param == "folder":
         yield str(swept)
@@ -168,7 +168,7 @@ def test_best_trial_leads_to_its_run_its_checkpoint_and_the_commands_that_use_it
         assert f"python exp.py {settings}" in client_of(folder).get("/runs/7").text
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_trials_are_named_by_the_ids_of_their_runs(request, client_of, tmp_path, mongo_url, kind):
     where, place = str(tmp_path), Place(tmp_path)
     (tmp_path / "40").mkdir()
@@ -236,7 +236,7 @@ def test_reading_writes_nothing(swept):
     assert digest() == before
 
 
-@pytest.mark.parametrize("kind", ["folder", "database"])
+@pytest.mark.parametrize("kind", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_another_look_at_a_sweep_reads_what_is_new(request, tmp_path, monkeypatch, kind):
     def destination():
         return Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
@@ -338,6 +338,7 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
     assert "heat-x=" in page.url or "heat-y=" in page.url
 
 
+@pytest.mark.slow
 def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_accessible(watched, serve, swept):
     page = watched().page
     page.goto(f"{serve(swept)}/sweeps/first")

@@ -68,7 +68,7 @@ def test_curves_over_each_axis(client_of, store):
     assert "its record has no epochs" in found["error"]
 
 
-@pytest.mark.parametrize("is_database", [False, True])
+@pytest.mark.parametrize("is_database", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_many_curves_come_in_the_order_of_the_runs(client_of, twenty, mongo_url, is_database):
     with contextlib.closing(
         database_of(twenty, mongo_url) if is_database else (str(one) for one in [twenty])
@@ -134,6 +134,7 @@ def test_more_runs_are_compared_by_no_more_queries(client_of, recorded_database,
     assert len(commands.names) == len(asked[2]) - (path == "/workspace/panel")
 
 
+@pytest.mark.slow
 def test_curves_of_a_database_follow_their_points(client_of, twenty, mongo_url):
     with contextlib.closing(database_of(twenty, mongo_url)) as stores, pymongo.MongoClient(mongo_url) as mongo:
         where = next(stores)
@@ -162,7 +163,7 @@ def test_curves_of_a_database_follow_their_points(client_of, twenty, mongo_url):
         assert values() == [3, 3, 3, 4]
 
 
-@pytest.fixture(scope="module", params=["folder", "database"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def long_store(request, tmp_path_factory):
     """A run with a metric of 50,000 points, those of the database in a document and in chunks."""
     folder = tmp_path_factory.mktemp("long") / "store"

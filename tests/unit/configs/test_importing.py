@@ -93,6 +93,7 @@ def run(script, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_pandas_is_not_imported_and_its_objects_are_serialized_as_by_sacred_alone(by_sacred_alone):
     asked = "import sys, ingredients, experiments; print('pandas' in sys.modules)"
     assert run(asked + FLATTEN) == "False\n" + by_sacred_alone
@@ -122,6 +123,7 @@ def test_python_has_the_names_that_sacred_had_before_its_import():
     assert run(f"{AS_PYTHON_3_14}import ingredients; print(hasattr(pkgutil, 'find_loader'))") == "False\n"
 
 
+@pytest.mark.slow
 def test_sacred_is_imported_where_its_names_are_gone_whatever_comes_first():
     """Each in a fork of a process that has imported what all of them need."""
     firsts = ["ingredients", "experiments", "observers.file.observer", "observers.mongo.observer", "observers.options"]

@@ -63,6 +63,7 @@ def test_folders_without_modules_hide_nothing(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_command_does_not_look_in_the_working_folder(tmp_path):
     for name in NAMES:
         (tmp_path / name).mkdir()

@@ -59,6 +59,7 @@ def write_and_die(folder, at):
     return os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_kill_at_every_step_leaves_the_old_bundle_or_the_new_one_and_the_next_session_clears_the_rest(tmp_path):
     write(tmp_path / "before", "old")
     found, at, lives = [], 0, False

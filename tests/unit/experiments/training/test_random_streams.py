@@ -101,6 +101,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_setting_that_only_looks_leaves_weights_and_streams_as_they_are(data, setting):
     weights, drawn = train(data)

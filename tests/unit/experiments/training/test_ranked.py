@@ -51,6 +51,7 @@ def trained_by(num, path, *words):
     return torch.load(path, weights_only=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_come_to_what_one_process_does(by_two, case):
     assert_alike(by_two[case], train(case))

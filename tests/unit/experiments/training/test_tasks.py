@@ -531,6 +531,7 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stop", [5, *(pytest.param(stop, marks=pytest.mark.slow) for stop in (2, 4, 8))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_training_ends_with_the_same_bits(data, tmp_path, kind, stop):

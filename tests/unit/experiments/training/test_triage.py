@@ -152,6 +152,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_what_is_planted_is_named_by_the_bundle_and_the_replay_says_the_same(data, keeper, tmp_path, planted):
     harm, in_loss, expected = PLANTED[planted]

@@ -239,6 +239,7 @@ def test_branch_of_another_optimizer_config_finds_momenta_by_name_and_those_with
     assert parts["optimizer"].param_groups[0]["lr"] != 0.1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compiled", [(True, False), (False, True), (True, True)])
 def test_state_of_a_compiled_model_has_plain_names_and_fits_both(tmp_path, compiled):
     models = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)) for _ in range(2)]

@@ -64,6 +64,7 @@ def read(batches, start=0):
 # both
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["parquet", "huggingface"])
 def test_columns_of_numbers_become_inputs_and_targets(kind, save, tmp_path):
     path = write(tmp_path / "a.parquet", NUMBERS) if kind == "parquet" else save(NUMBERS)
@@ -75,6 +76,7 @@ def test_columns_of_numbers_become_inputs_and_targets(kind, save, tmp_path):
     assert (chosen.input_shape, chosen.preparation.target_names) == ((1,), ("width",))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["parquet", "huggingface"])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_texts_are_samples_for_a_function_with_any_workers(kind, num_workers, save, tmp_path):

@@ -243,6 +243,7 @@ def noisy(num_workers):
     return [read(part, epoch) for epoch in (0, 1) for part in (data.train, data.val)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_workers_change_no_bit_of_any_epoch(num_workers, noisy_epochs):
     for (inputs, targets), (expected, labels) in zip(noisy(num_workers), noisy_epochs, strict=True):

@@ -87,6 +87,7 @@ def test_masks_stay_small_in_memory_and_become_labels():
     assert next(data.train.epoch())[1].dtype == torch.int64
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_data_kept_out_of_memory_are_read_by_workers_with_the_same_bits(num_workers, dtype):

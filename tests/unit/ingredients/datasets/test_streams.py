@@ -103,6 +103,7 @@ def read(batches, epoch=1, start=0):
 # streams
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.nightly), 2])
 @pytest.mark.parametrize(
     ("name", "changes"),

@@ -306,6 +306,7 @@ def test_augment_of_structures_is_refused():
 # workers and restarts
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize(
     "changes",

@@ -50,6 +50,7 @@ def named(name):
     return {"name": name, **OPTIONS.get(name, {})}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_transform_resumed_in_the_middle_is_the_same_with_workers(name):
     transforms = [named(name)]

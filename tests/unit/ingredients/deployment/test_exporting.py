@@ -46,7 +46,7 @@ def load(path):
     return lambda inputs: torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
 
 
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", [pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
 def test_export_computes_as_the_model_in_evaluation_mode_for_batches_of_any_size(data, model, tmp_path, format):
     path = tmp_path / f"model.{format}"
     model.train()

@@ -45,6 +45,7 @@ def test_globs_choose_and_a_glob_without_a_module_is_refused(model, batch):
         look(model, nn.functional.cross_entropy, batch, ["x"])
 
 
+@pytest.mark.slow
 def test_what_was_seen_is_printed_and_drawn(model, batch, capsys, tmp_path):
     found = look(model, nn.functional.cross_entropy, batch)
     print_seen(found)

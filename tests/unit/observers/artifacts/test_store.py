@@ -438,6 +438,7 @@ for turn in range({turns}):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("no_links", [False, True])
 def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path, request, no_links):
     turns, home = 6, tmp_path / "home"

@@ -135,6 +135,7 @@ def test_svg_holds_every_curve_and_label(tmp_path):
     assert any(text.strip() == "_x" for text in texts)
 
 
+@pytest.mark.slow
 def test_pictures_are_the_same_each_time(tmp_path):
     for name in ("p.svg", "p.png", "p.pdf"):
         drawn = []

@@ -52,6 +52,7 @@ def test_p_is_corrected_for_the_number_of_pairs_of_finalists():
     assert of_pairs[:2] != holm(ps)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("are_paired", [True, False])
 @pytest.mark.parametrize("num", [2, 3, 4])
 @pytest.mark.parametrize("num_times", [300, pytest.param(1500, marks=pytest.mark.nightly)])

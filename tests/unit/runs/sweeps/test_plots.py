@@ -55,6 +55,7 @@ def drawn(study, spec, tmp_path_factory):
     return draw(study, tmp_path_factory.mktemp("plots") / "new" / "folder", "<lr> & $digits", spec)
 
 
+@pytest.mark.slow
 def test_page_and_pictures_are_drawn(drawn):
     names = ["history", "parallel", "importances", "slices", "contours", "intermediate"]
     assert [path.name for path in drawn] == ["sweep.html", *(f"{name}.png" for name in names)]

@@ -62,6 +62,7 @@ def test_method_is_optunas(method):
     assert type(make_sampler(spec_of(method), 0, 0)) is KINDS[method]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", OPTIONS)
 def test_one_agent_with_one_seed_suggests_the_same_again(method):
     spec = spec_of({"name": method, **OPTIONS[method]})

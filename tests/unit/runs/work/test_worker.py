@@ -82,6 +82,7 @@ def test_runs_of_a_worker_that_fails_do_not_end_as_if_a_person_had_interrupted_t
 
 
 # A sweep counts an attempt that a signal has cut off as none, and one that an error has cut off as a kill.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("error", "by_signal"),
     [

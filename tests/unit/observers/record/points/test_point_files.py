@@ -92,7 +92,10 @@ def test_points_move_to_the_journal_in_24_bytes_each_and_the_file_goes_at_the_en
     assert not journal.points.live.add_any(journal.points.metric("loss"), 31, 1.0, START)
 
 
-@pytest.mark.parametrize("place", [(AppendFile, "append"), (Half, "clear"), (Half, "set_base"), (Half, "open")])
+@pytest.mark.parametrize(
+    "place",
+    [(AppendFile, "append"), (Half, "clear"), pytest.param((Half, "set_base"), marks=pytest.mark.slow), (Half, "open")],
+)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), min_size=1, max_size=6))
 def test_reader_sees_every_point_once_at_any_step_of_a_heartbeat(tmp_path, place, turns):
