@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -24,6 +25,7 @@ from observers.record.identity import (
     RESUME_VARIABLE,
     START_VARIABLE,
     is_alive,
+    is_uid,
     read_lease,
 )
 from observers.record.json_text import load_json, parse_json
@@ -96,6 +98,8 @@ def folder_to_resume(
     Settings that were added to the lab since the other run was recorded do not make its config another one, as long as
     they are at their defaults.
 
+    If the setting is a state of another run, `run.meta_info` gets that run's uid as `started_from`.
+
     Args:
         run: The run.
         aliases: Dotted names of entries that entries at the root stand for, by those.
@@ -133,6 +137,7 @@ def folder_to_resume(
         return _resumed_by_itself(run, newest)
     if setting is not None:
         _check_state(setting, run.config, has_ingredient=has_ingredient)
+        _note_origin(run.meta_info, Path(setting))
     return None
 
 
@@ -161,6 +166,17 @@ def _check_state(setting: str, config: Mapping[str, Any], *, has_ingredient: boo
         check_start(Path(setting), config)
 
 
+def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
+    """Note the run that keeps a state, as the parent of the run that starts from it; a parent that is given wins."""
+    if meta_info.get("parent") or os.environ.get(PARENT_VARIABLE):
+        return
+    for folder in state.absolute().parents[1:3]:  # a fork keeps its own start one folder deeper
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if is_uid(found := load_json(folder / RUN)["uid"]):
+                meta_info["started_from"] = found
+                return
+
+
 class _Criteria:
     """Criteria that a recorded run must meet to be resumed by a new one.
 
@@ -181,7 +197,8 @@ class _Criteria:
         self._changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]} - set(ignored)
         config = json.loads(json.dumps(plain(run.config)))
         self._config = _with(config, ignored, None)
-        self._most_bytes = max(len(json.dumps(_with(config, ignored, value), indent=2)) for value in (None, "auto"))
+        settings = (None, "auto", get_by_dotted_path(config, _SETTING))
+        self._most_bytes = max(len(json.dumps(_with(config, ignored, value), indent=2)) for value in settings)
         self._lines = [
             f"{json.dumps(name.rpartition('.')[2])[1:]}: {json.dumps(value)}".encode()
             for name, value in iterate_flattened(self._config)
@@ -262,7 +279,8 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
     except (OSError, ValueError) as error:
         damage = error
     record = load_json(folder / RUN)
-    theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
+    parent = None if "started_from" in record["meta"] else record.get("parent")
+    theirs = (record["experiment"]["name"], record["command"], parent)
     # A run that another one has started, such as a reproduction, is resumed by that one's alone.
     if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
         return None

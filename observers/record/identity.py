@@ -33,6 +33,7 @@ __all__ = [
     "is_alive",
     "is_anonymous",
     "is_time",
+    "is_uid",
     "last_beat",
     "lease",
     "new_uid",
@@ -76,8 +77,13 @@ def new_uid() -> str:
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
 
 
+def is_uid(value: Any) -> TypeGuard[str]:
+    """Return whether a value has the form of a run's uid: 32 digits 0-9 and a-f."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value) is not None
+
+
 def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
-    """Return the uid of the parent run: `meta_info["parent"]`, otherwise the value of `SACRISTAN_PARENT`.
+    """Return the uid of the parent run: `meta_info["parent"]`, `SACRISTAN_PARENT`, or `meta_info["started_from"]`.
 
     Args:
         meta_info: The run's meta entry, which receives the result. An invalid uid is reported once, and ignored.
@@ -85,8 +91,8 @@ def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
     source = 'meta_info["parent"]' if "parent" in meta_info else PARENT_VARIABLE
     parent = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
     if parent is None:
-        return None
-    if not isinstance(parent, str) or not re.fullmatch("[0-9a-f]{32}", parent):
+        return meta_info.get("started_from")
+    if not is_uid(parent):
         _log.warning(
             "%s: got %.100r, expected the uid in a run's run.json, 32 digits 0-9 and a-f; no parent is recorded",
             source,

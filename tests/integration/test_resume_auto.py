@@ -9,9 +9,11 @@ import pytest
 
 from configs.map import to_plain
 from experiments import Experiment
+from experiments.running import launching
 from ingredients import Ingredient, checkpoint, data, distributed, probe, training
 from ingredients.checkpoints.files import save_checkpoint
 from ingredients.errors import ConfigError, LabError
+from ingredients.ranks.world import World
 from observers import FileObserver
 from observers.record.identity import lease
 
@@ -124,6 +126,18 @@ def test_changes_since_the_first_session_are_told_once(run, tmp_path, caplog):
 
 def test_run_that_was_started_without_the_setting_is_continued(run):
     assert [run(fail=True, resume=None), run()] == [1, 1]
+
+
+def test_restarted_ranks_continue_the_run_that_they_began_from_the_state_of_another(run, tmp_path, monkeypatch):
+    assert run(resume=None) == 1
+    state = tmp_path / "1" / "checkpoints" / "last.pt"
+    state.parent.mkdir()
+    save_checkpoint({"model": {}, "epoch": 1, "batch": 0, "step": 3, "losses": [], "streams": {}}, state)
+    for restarts in (0, 1):
+        monkeypatch.setattr(launching, "world_of", lambda restarts=restarts: World(launch="job", restarts=restarts))
+        assert run(fail=True, resume=str(state), lr=0.2, meta={"ranks": {"launch": "job"}}) == 2
+    first, second = (json.loads((tmp_path / id / "run.json").read_text()) for id in "12")
+    assert (second["parent"], len(second["sessions"])) == (first["uid"], 2)
 
 
 @pytest.mark.sampled(1)

@@ -153,6 +153,38 @@ def test_state_in_the_name_ends_the_points_of_the_parent(client_of, tmp_path):
     assert found["curves"][0]["x"] == [10, 20, 50]
 
 
+def test_run_that_a_setting_started_from_the_state_of_another_is_its_child(client_of, tmp_path, mongo_url):
+    ex = Experiment("by_hand", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+    ex.add_config(checkpoint={"resume": None}, first=1)
+
+    @ex.main
+    def main(_run, first):
+        for step in range(first, 31):
+            _run.log_scalar("train/loss", 1 / step, step)
+
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    ex.run()
+    state = tmp_path / "store" / "1" / "checkpoints" / "step-000000020.pt"
+    state.parent.mkdir()
+    state.write_bytes(b"")
+    ex.run(config_updates={"checkpoint.resume": str(state), "first": 21})
+    (tmp_path / "step-000000001.pt").write_bytes(b"")
+    ex.run(config_updates={"checkpoint.resume": str(tmp_path / "step-000000001.pt")})  # of no run
+    database = database_of(tmp_path / "store", mongo_url)
+    for where in (tmp_path / "store", next(database)):
+        with open_store(where) as store:
+            first, second, third = (store.get(id) for id in "123")
+            assert (second.parent.id, [child.id for child in first.children()]) == ("1", ["2"])
+            assert third.parent is None
+            [edge] = lineage_of(store, second).edges
+            assert (edge.first.run.id, edge.second.run.id, edge.relation) == ("1", "2", "fork")
+        client = client_of(where)
+        assert 'href="/runs/1"' in client.get("/runs/2").text
+        _, found = panel(client, "train/loss", run=["2"], joined="1")
+        assert (found["curves"][0]["x"], found["curves"][0]["inherited"]) == (list(range(1, 31)), 20)
+    database.close()
+
+
 def test_runs_that_are_each_others_parents_and_damaged_ones_end_the_search(client_of, tmp_path):
     record_family(tmp_path)
     store = tmp_path / "store"
