@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,14 +75,15 @@ class RecentRuns:
         # Ids of the runs that had not ended at the last look, and of those whose end came later than `back`.
         self._open: set[str] = set()
         self._late: set[str] = set()
+        self._arrivals = _Arrivals(store)
         # By id: the state of a run, and what was read of it then.
         self._read: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def look(self) -> RecentRuns:
         """Look at the store, and return this object.
 
-        A run whose end was delivered after `back`, such as after an outage of the database, is missed only if no
-        earlier look saw the run.
+        It sees runs that ended before `back` as well, if their end arrived in the store later, such as after an outage
+        of the database: those that an earlier look saw before their end, and those that were delivered as a whole.
         """
         self._since = datetime.now(UTC) - self._back
         times = [{name: {"$gte": self._since.isoformat()}} for name in ("start_time", "stop_time", "heartbeat")]
@@ -90,8 +91,9 @@ class RecentRuns:
         question = Question.of(document, NEWEST_FIRST, None, _COLUMNS)
         found = {run.id: run.listed() for run in self._store.backend.find(question)}
         self._late = (self._late | self._open) - found.keys()
-        late = {id: run.listed() for id, run in self._store.backend.by_id(sorted(self._late)).items()}
-        found, self._late = found | late, set(late)
+        unseen = self._late | (self._arrivals.look(found.values(), self._since) - found.keys())
+        late = {id: run.listed() for id, run in self._store.backend.by_id(sorted(unseen)).items()}
+        found, self._late = found | late, self._late & late.keys()
         self.runs = list(found.values())
         self._open = {run.id for run in self.runs if run.status in _WAITING}
         self._read = {key: seen for key, seen in self._read.items() if key[0] in found}
@@ -102,7 +104,8 @@ class RecentRuns:
         stop = run.stop_time
         if stop is None and run.start_time is not None and run.duration_s is not None:
             stop = run.start_time + timedelta(seconds=run.duration_s)  # its last heartbeat
-        return run.status not in _WAITING and stop is not None and (stop >= self._since or run.id in self._late)
+        is_late = run.id in self._late | self._arrivals.ids
+        return run.status not in _WAITING and stop is not None and (stop >= self._since or is_late)
 
     def notices(
         self, after_s: float, known: Iterable[tuple[str, str]] = (), *, is_sending: bool = True
@@ -134,7 +137,7 @@ class RecentRuns:
         if run.get(_ALERT_LEVEL) is None:
             return
         for alert in self._once(run, "alerts"):
-            if alert["time"] >= self._since.isoformat():
+            if alert["time"] >= self._since.isoformat() or run.id in self._arrivals.ids:
                 level = alert["level"] if alert["level"] in LEVELS else "info"
                 text = f"run {run.id} {run.name}: alert: {alert['text']}"
                 yield Notice(run, alert_event(alert["time"]), text, level)
@@ -171,6 +174,49 @@ class RecentRuns:
         speaks = notice.run.status != "DEAD" or notice.event.startswith("alert-")
         is_theirs = speaks and notice.run.get("info.notifies") is True
         return is_theirs and not self._store.backend.is_unsent(notice.run, notice.event)
+
+
+class _Arrivals:
+    """The runs that arrived in a store lately, whatever their times: a store numbers its runs as they arrive.
+
+    Args:
+        store: The store.
+
+    Attributes:
+        ids: Ids of the runs, as of the last look.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # Times of looks, each with the highest number that it saw first.
+        self._highest: list[tuple[datetime, int]] = []
+        self.ids: set[str] = set()
+
+    def look(self, recent: Iterable[Run], since: datetime) -> set[str]:
+        """Look at the store, and return the ids of the runs that arrived since a time.
+
+        Args:
+            recent: Runs whose times are recent. Runs with a higher number than one that started lately came after it.
+            since: The time.
+        """
+        now = datetime.now(UTC)
+        highest = max((int(run.id) for run in self._find({"id": {"$gt": 0}}, "-id", 1)), default=0)
+        if not self._highest or self._highest[-1][1] != highest:
+            self._highest.append((now, highest))
+        while len(self._highest) > 1 and self._highest[1][0] < since:
+            del self._highest[0]
+        # A queued run may have waited for long, and a clock may be wrong.
+        started = [run for run in recent if run.id.isdecimal() and run.get("queue_time") is None and run.start_time]
+        numbers = [int(run.id) for run in started if run.start_time and since <= run.start_time <= now]
+        last_before = min([self._highest[0][1], *numbers])
+        if last_before < highest:
+            self.ids = {run.id for run in self._find({"id": {"$gt": last_before}})}
+        else:
+            self.ids = set()
+        return self.ids
+
+    def _find(self, document: Mapping[str, Any], sort: str | None = None, limit: int | None = None) -> list[Run]:
+        return list(self._store.backend.find(Question.of(document, sort, limit, ("uid",))))
 
 
 class Outbox:

@@ -31,6 +31,7 @@ from runs.board.security import Policy
 from runs.errors import StoreAwayError
 from runs.stores.opening import open_store
 from runs.sweeps.views.digest import Digests
+from runs.transfer.copying import copy
 from runs.work.watching import Outbox, RecentRuns
 from tests.processes import run
 
@@ -386,6 +387,53 @@ def test_run_whose_end_comes_late_and_runs_of_a_large_store_are_told(tmp_path):
             recent.look()
             assert [notice.run.id for notice in recent.notices(600)] == ["2", "1"]
         assert [notice.run.id for notice in RecentRuns(store, timedelta(hours=1)).look().notices(600)] == ["2"]
+
+
+@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
+def test_run_that_is_delivered_as_a_whole_after_the_window_is_told(tmp_path, kind, request, capsys):
+    """An offline run, which began and ended long ago; the time of delivery counts."""
+    where, offline = str(tmp_path / "store"), tmp_path / "offline"
+    (tmp_path / "store").mkdir()
+    if kind == "mongo":
+        where = f"{request.getfixturevalue('mongo_url')}/{request.getfixturevalue('database').name}"
+    for _ in range(4):
+        record(bad, FileObserver(offline))
+    for id in "124":
+        age(offline / id, "2026-01-01T00:00:00")
+
+    def told(recent):
+        notices = recent.look().notices(600, outbox.done)
+        return [notice.text.partition(" after ")[0] for notice in outbox.send(notices)]
+
+    def deliver(id):
+        with open_store(offline) as source, open_store(where) as target:
+            copy(source.get(id), target)
+
+    deliver("1")
+    with open_store(where) as store:
+        outbox, recent = Outbox(store, [], print), RecentRuns(store, timedelta(hours=1))
+        assert told(recent) == []  # it was there before
+        deliver("2")
+        assert told(recent) == ["run 2 recorded: alert: look here", "run 2 recorded failed"]
+        assert told(recent) == []
+        recent._back = timedelta(0)  # time passes
+        assert [run.id for run in recent.look().runs] == []
+        deliver("3")
+        deliver("4")
+    capsys.readouterr()
+    assert main(["--store", where, "watch", "--once", "--back", "1"]) == 0
+    told_once = capsys.readouterr().out.splitlines()
+    assert [line.partition(" after ")[0] for line in told_once if "failed" in line] == [
+        f"run {id} recorded failed"
+        for id in "34"  # run 4 came after run 3, which started lately
+    ]
+
+
+def age(folder, at):
+    """Write into a record when it was made."""
+    document = json.loads((folder / "run.json").read_text())
+    times = dict.fromkeys(("start_time", "heartbeat", "stop_time"), at)
+    (folder / "run.json").write_text(json.dumps({**document, **times}))
 
 
 @pytest.mark.slow
