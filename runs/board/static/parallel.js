@@ -4,9 +4,23 @@ import { brushed, brushes, covers, makeForm, onBrushes, takeBrushes } from "./br
 import { colour, csvText, download, fileName } from "./plots.js";
 import { asPng, asSvg, node } from "./svg.js";
 
-// Least distance of two axes; they take the width that there is.
-const [HEIGHT, TOP, BOTTOM, GAP, SIDE] = [360, 44, 20, 150, 70];
+// Axes take the width that there is, and scroll if they would be nearer to each other than LEAST.
+const [HEIGHT, BOTTOM, SIDE, LEAST] = [360, 20, 70, 44];
+// Width of a letter in the name of an axis and at a tick.
+const [LETTER, SMALL] = [7, 6.5];
 const TITLE = "parallel coordinates";
+
+/** Return where axes are in a width; their names are turned and shortened if they are too long for their distance. */
+function layOut(scales, room) {
+  const num = Math.max(1, scales.length - 1);
+  const longest = Math.max(...scales.map(({ name }) => name.length), 0);
+  const gap = (room - 2 * SIDE) / num;
+  const letters = Math.floor(Math.min(gap - 8, 2 * SIDE) / LETTER);
+  const isTurned = longest > letters && letters < 2 * SIDE / LETTER;
+  const left = isTurned ? 16 : SIDE;
+  const shown = Math.max(LEAST, (room - left - SIDE) / num);
+  return { left, top: isTurned ? 76 : 44, gap: shown, width: left + SIDE + shown * (scales.length - 1 || 1), letters: isTurned ? 14 : letters, isTurned };
+}
 
 /**
  * Draw lines, and return what changes them.
@@ -16,14 +30,13 @@ const TITLE = "parallel coordinates";
  */
 function drawLines(svg, scales, rows) {
   const colors = { text: colour("--text"), line: colour("--strong-line"), ground: colour("--bg"), accent: colour("--accent"), font: "system-ui, sans-serif" };
-  const gap = Math.max(GAP, (svg.parentElement.clientWidth - 2 * SIDE) / Math.max(1, scales.length - 1));
-  const width = 2 * SIDE + (scales.length > 1 ? gap * (scales.length - 1) : GAP);
+  const { left, top, gap, width, letters, isTurned } = layOut(scales, svg.parentElement.clientWidth);
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   svg.setAttribute("width", width);
   svg.setAttribute("height", HEIGHT);
-  const across = (index) => SIDE + gap * index;
-  const down = (place) => HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM);
+  const across = (index) => left + gap * index;
+  const down = (place) => HEIGHT - BOTTOM - place * (HEIGHT - top - BOTTOM);
   const lines = node("g", { fill: "none", "stroke-width": 1.4 }, svg);
   const drawn = rows.map(({ id, label, values, color }) => {
     const places = scales.map((scale, index) => scale.place(values[index]));
@@ -63,23 +76,24 @@ function drawLines(svg, scales, rows) {
   scales.forEach((scale, index) => {
     const x = across(index);
     const text = { fill: colors.text, "font-family": colors.font, "font-size": 11.5 };
-    node("line", { x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM, stroke: colors.line, "stroke-width": 1.5 }, svg);
-    const label = scale.name.length > 22 ? `…${scale.name.slice(-21)}` : scale.name;
-    const head = node("text", { ...text, x, y: TOP - 18, "text-anchor": "middle", "font-weight": 600 }, svg);
-    head.textContent = label;
+    node("line", { x1: x, x2: x, y1: top, y2: HEIGHT - BOTTOM, stroke: colors.line, "stroke-width": 1.5 }, svg);
+    const turned = { "text-anchor": "start", transform: `rotate(-35 ${x} ${top - 10})`, y: top - 10 };
+    const head = node("text", { ...text, x, "font-weight": 600, ...(isTurned ? turned : { "text-anchor": "middle", y: top - 18 }) }, svg);
+    head.textContent = scale.name.length > letters ? `…${scale.name.slice(1 - letters)}` : scale.name;
     node("title", {}, head).textContent = scale.name;
     for (const [place, name] of scale.ticks()) {
       node("line", { x1: x - 4, x2: x, y1: down(place), y2: down(place), stroke: colors.line }, svg);
       const tick = node("text", { ...text, x: x + 6, y: down(place) + 4, "font-size": 10.5, stroke: colors.ground, "stroke-width": 3, "paint-order": "stroke" }, svg);
-      tick.textContent = name;
+      const most = Math.floor(((index < scales.length - 1 ? gap : SIDE) - 10) / SMALL);
+      tick.textContent = String(name).length > most ? `${String(name).slice(0, most - 1)}…` : name;
     }
-    const zone = node("rect", { x: x - 14, width: 28, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, fill: "transparent" }, svg);
+    const zone = node("rect", { x: x - 14, width: 28, y: top - 6, height: HEIGHT - top - BOTTOM + 12, fill: "transparent" }, svg);
     zone.classList.add("zone");
     zone.dataset.axis = scale.name;
     const placeOf = (event) => {
       const box = svg.getBoundingClientRect();
       const y = ((event.clientY - box.top) / box.height) * HEIGHT;
-      return Math.min(1.02, Math.max(-0.02, (HEIGHT - BOTTOM - y) / (HEIGHT - TOP - BOTTOM)));
+      return Math.min(1.02, Math.max(-0.02, (HEIGHT - BOTTOM - y) / (HEIGHT - top - BOTTOM)));
     };
     let start = null;
     zone.addEventListener("pointerdown", (event) => {

@@ -256,6 +256,35 @@ def test_chart_is_added_changed_and_removed_by_keys(watched, serve, folder):
     assert "panel" not in page.url
 
 
+# The room of parallel coordinates, their width, and the texts that leave them or the gap to the next axis.
+OVERFLOW = """(title) => {
+    const svg = document.querySelector(`figure[data-panel="${CSS.escape(title)}"] .scrolling > svg`);
+    const box = svg.getBoundingClientRect();
+    const zones = [...svg.querySelectorAll(".zone")].map((one) => one.getBoundingClientRect());
+    const axes = zones.map((one) => one.left + one.width / 2);
+    const out = [...svg.querySelectorAll("text")].filter((text) => {
+        const one = text.getBoundingClientRect();
+        const next = axes.find((x) => x > one.left) ?? box.right;
+        const end = text.getAttribute("font-size") === "10.5" ? next : box.right;  // a tick ends before the next axis
+        return one.left < box.left - 1 || one.right > end + 1 || one.top < box.top - 1;
+    });
+    return [svg.parentElement.clientWidth, box.width, out.map((one) => one.textContent), axes.length];
+}"""
+
+
+def test_parallel_coordinates_are_as_wide_as_their_panel(watched, serve, folder):
+    page = watched().page
+    many = "parallel(lr, kind, start_time, experiment.name, val/loss.min, result)"
+    for width, title in ((1280, PARALLEL), (1280, many), (700, many), (360, many)):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(address(serve(folder), title, layout="charts"))
+        figure(page, title).scroll_into_view_if_needed()
+        drawn(page)
+        room, drawn_width, outside, num_axes = page.evaluate(OVERFLOW, title)
+        assert (drawn_width, outside) == (pytest.approx(room, abs=1), [])
+        assert num_axes == title.count(",") + 1
+
+
 @pytest.mark.slow
 def test_charts_fit_a_phone_and_refusals_are_read(watched, serve, folder):
     watch = watched(viewport={"width": 360, "height": 740})
