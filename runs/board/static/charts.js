@@ -23,6 +23,9 @@ function axisOf(scale, isTime) {
   return { title: { text: plain(scale.name), standoff: 8 }, type, ...(isTime ? {} : { exponentformat: "e" }), ...(type === "log" ? { dtick: 1 } : {}) };
 }
 
+// A longer legend would leave no room for the marks; the table and the pointer name their values.
+const MOST_NAMED = 12;
+const short = (text) => (text.length > 18 ? `${text.slice(0, 17)}…` : text);
 const placed = (scale, value) => (scale.isNumeric ? value : plain(value));
 
 /** Return the traces of marks: coloured by their third value if that is a number, with a legend if it is a name. */
@@ -43,7 +46,7 @@ function tracesOf(fields, marks, scales) {
   if (!third) return [{ ...base(marks), name: "", marker: { ...looks, color: marks.map(({ color }) => color) } }];
   return third.names.map((name) => {
     const some = marks.filter(({ values }) => String(values[2]) === name);
-    return { ...base(some), name: plain(name.slice(0, 40)), showlegend: true, marker: { ...looks, color: some[0].color } };
+    return { ...base(some), name: plain(short(name)), showlegend: true, marker: { ...looks, color: some[0].color } };
   });
 }
 
@@ -51,7 +54,7 @@ function tracesOf(fields, marks, scales) {
 export async function drawScatter(place, fields, marks, name) {
   const scales = fields.map((field, at) => scaleOf(field, at, marks));
   const axes = fields.slice(0, 2).map((field, at) => axisOf(scales[at], field.is_time));
-  const layout = { xaxis: axes[0], yaxis: axes[1], showlegend: scales.length > 2 && !scales[2].isNumeric, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } };
+  const layout = { xaxis: axes[0], yaxis: axes[1], showlegend: scales.length > 2 && !scales[2].isNumeric && scales[2].names.length <= MOST_NAMED, legend: { orientation: "h", y: 1.02, yanchor: "bottom" } };
   await plot(place, tracesOf(fields, marks, scales), layout, name, tableOf(fields, marks));
 }
 
@@ -80,8 +83,10 @@ export async function drawHistogram(place, field, marks, isGrouped, name) {
     type: "bar", x, y: bins.map((bin) => bin[1 + at]), name: plain(key), marker: { color: isGrouped ? colors.get(key) : lineColour(0) },
     hovertext: bins.map((bin) => plain(`${bin[0]}: ${bin[1 + at]}${isGrouped ? `, ${key}` : ""}`)), hoverinfo: "text",
   }));
-  const xaxis = { title: { text: plain(field.name), standoff: 8 }, tickvals: x, ticktext: bins.map(([label]) => plain(label)) };
-  const layout = { xaxis, yaxis: { title: { text: "runs" }, tickformat: "d", rangemode: "tozero" }, barmode: "stack", bargap: 0.08 };
+  const xaxis = { title: { text: plain(field.name), standoff: 8 }, tickvals: x, ticktext: bins.map(([label]) => plain(short(String(label)))) };
+  const most = Math.max(...bins.map(([, ...counts]) => counts.reduce((sum, count) => sum + count, 0)));
+  const yaxis = { title: { text: "runs" }, tickformat: "d", rangemode: "tozero", ...(most < 8 ? { dtick: 1 } : {}) }; // no tick between counts
+  const layout = { xaxis, yaxis, barmode: "stack", bargap: 0.08 };
   await plot(place, traces, layout, name, rows);
 }
 
