@@ -83,7 +83,7 @@ export async function drawHistogram(place, field, marks, isGrouped, name) {
     type: "bar", x, y: bins.map((bin) => bin[1 + at]), name: plain(key), marker: { color: isGrouped ? colors.get(key) : lineColour(0) },
     hovertext: bins.map((bin) => plain(`${bin[0]}: ${bin[1 + at]}${isGrouped ? `, ${key}` : ""}`)), hoverinfo: "text",
   }));
-  const xaxis = { title: { text: plain(field.name), standoff: 8 }, tickvals: x, ticktext: bins.map(([label]) => plain(short(String(label)))) };
+  const xaxis = { title: { text: plain(field.name), standoff: 8 }, tickvals: x, ticktext: bins.map(([label]) => plain(short(String(label)))), autotickangles: [0, -35, -90] };
   const most = Math.max(...bins.map(([, ...counts]) => counts.reduce((sum, count) => sum + count, 0)));
   const yaxis = { title: { text: "runs" }, tickformat: "d", rangemode: "tozero", ...(most < 8 ? { dtick: 1 } : {}) }; // no tick between counts
   const layout = { xaxis, yaxis, barmode: "stack", bargap: 0.08 };

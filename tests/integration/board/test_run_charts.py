@@ -172,6 +172,9 @@ def test_charts_are_drawn_tabled_saved_and_follow_new_runs_and_eyes(watched, ser
         assert figure(page, title).locator("thead th").first.inner_text() == first
     counts = figure(page, HISTOGRAM).locator("tbody td").all_inner_texts()
     assert sum(map(int, counts)) == 20
+    ticks = [figure(page, HISTOGRAM).locator(f".{axis}tick text").all_text_contents() for axis in "xy"]
+    assert len(ticks[0]) == len(counts)  # each bin has its label
+    assert len(set(ticks[1])) == len(ticks[1])
     assert figure(page, SCATTER).locator("tbody a").first.get_attribute("href").startswith("/runs/")
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
