@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from observers.errors import ArtifactError
 from observers.record.stored_files import make_shared
-from runs.errors import naming_os_errors
+from runs.errors import StoreError, naming_os_errors
 from runs.stores.run import Run
 
-__all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "staging_folder"]
+__all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "explaining_failure", "staging_folder"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +74,26 @@ def staging_folder(home: Path | None = None) -> Iterator[Path]:
         if home is not None:
             with contextlib.suppress(OSError):
                 home.rmdir()
+
+
+@contextlib.contextmanager
+def explaining_failure(where: str) -> Iterator[None]:
+    """Raise a StoreError for whatever goes wrong while a staged run is added in the `with` block.
+
+    Args:
+        where: The place of the store, for the message.
+
+    Raises:
+        StoreError: If the store cannot be written, or the record of the run is damaged.
+    """
+    try:
+        yield
+    except ArtifactError as error:
+        raise StoreError(str(error)) from error
+    except OSError as error:
+        raise StoreError(f"{where} cannot be written ({error.strerror or error})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise StoreError(f"the record of the run is damaged ({type(error).__name__}: {error})") from error
 
 
 # A starting run may be about to name a content touched so recently.

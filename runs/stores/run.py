@@ -15,18 +15,17 @@ from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at, mappings_in
 from runs.query.names import full_name, is_own
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
-from runs.stores.content import Content, Medium
+from runs.stores.content import Content
+from runs.stores.record_reader import PARTS, RecordReader
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from observers.artifacts.version import ArtifactVersion
     from observers.record.points.points import Series
+    from runs.stores.authors import Author
 
 __all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "Run", "RunStore"]
 
-# Parts of a record that are read on their own.
-PARTS = ("config", "info", "summary", "provenance")
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
 COPYING, REMOVING, HELD = "COPYING", "REMOVING", "HELD"
@@ -38,6 +37,7 @@ class RunStore(Protocol):
     where: str
     on_progress: Callable[[str, int, int], None] | None
     max_age_s: float
+    author: Author
 
     def find(
         self,
@@ -58,7 +58,7 @@ class RunStore(Protocol):
     def tell(self, task: str, done: int, total: int) -> None: ...
 
 
-class Run(abc.ABC):
+class Run(RecordReader):
     """A past run. Nothing is loaded before you ask for it, and nothing that is read is ever executed.
 
     `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run lacks it. A setting or metric
@@ -104,105 +104,6 @@ class Run(abc.ABC):
         from runs.drawing.forms import run_form
 
         return run_form(self)
-
-    # ------------------------------------------------------------------ reading: what a backend implements
-
-    @functools.cached_property
-    @abc.abstractmethod
-    def document(self) -> dict[str, Any]:
-        """The run's own fields, without config, info and summary; times are texts in ISO 8601.
-
-        Raises:
-            StoreError: If it cannot be read, or is gone.
-        """
-
-    @abc.abstractmethod
-    def _part(self, name: str) -> dict[str, Any]:
-        """Return one of `PARTS`; empty if the run has none."""
-
-    @abc.abstractmethod
-    def _check_is_there(self) -> None:
-        """Raise a StoreError if the run was removed."""
-
-    @abc.abstractmethod
-    def _true_status(self) -> str:
-        """Return the recorded status, with DEAD instead of RUNNING if the process is gone."""
-
-    @property
-    @abc.abstractmethod
-    def lease(self) -> dict[str, Any] | None:
-        """Host, process and last heartbeat of the run's writer; None for a run of stock Sacred."""
-
-    @abc.abstractmethod
-    def _metric_names(self) -> list[str]: ...
-
-    @abc.abstractmethod
-    def _series(self, name: str) -> Series | None: ...
-
-    @abc.abstractmethod
-    def stored(self, kind: str) -> list[Content]:
-        """Return all files of one kind.
-
-        Args:
-            kind: `sources`, `resources`, `artifacts` or `checkpoints`.
-
-        Returns:
-            The files, in the order of the record; sources and resources may contain a name more than once.
-        """
-
-    @property
-    @abc.abstractmethod
-    def rank_outputs(self) -> dict[int, Content]:
-        """Outputs of the processes of a distributed run, by rank; rank 0 wrote the run's own output.
-
-        Until the run ends, a database reads them from the run's folder, if that is on this machine.
-        """
-
-    @abc.abstractmethod
-    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        """Return a part of what the run wrote to its terminal.
-
-        Args:
-            start: First byte; a negative number counts from the end.
-            max_bytes: Maximum number of bytes; by default everything there is now.
-
-        Returns:
-            The bytes, and the position after them. While the run goes on, a database lacks the middle of a long
-            output; one line says so.
-        """
-
-    @property
-    @abc.abstractmethod
-    def media(self) -> list[Medium]:
-        """Images, tables, sounds and so on, in the order of logging."""
-
-    @abc.abstractmethod
-    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """Return the media as recorded: each entry of `observers.record.schema` with its files.
-
-        Raises:
-            StoreError: If an entry cannot be read.
-        """
-
-    @abc.abstractmethod
-    def artifact_details(self) -> dict[str, dict[str, Any]]:
-        """Return `metadata` and `content_type` of the artifacts that have any, by name."""
-
-    @abc.abstractmethod
-    def odd_values(self) -> bytes:
-        """Return logged values that are no numbers, as lines of JSON; see `observers.record.schema`."""
-
-    @abc.abstractmethod
-    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
-        """Return a version of an artifact that the run logged or used.
-
-        Args:
-            entry: An entry of `artifacts_logged` or `artifacts_used`.
-            into: The folder of runs that will receive the version; its contents may be stored there.
-
-        Raises:
-            StoreError: If the version is missing or damaged.
-        """
 
     @abc.abstractmethod
     def original(self) -> Run | None:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from observers.errors import ArtifactError
 from runs.drawing.markup import escape
-from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
+from runs.errors import FilterError, StoreError
 from runs.query.filters import Question, names_in, parse_filter
 from runs.query.names import COMMON_FIELDS
-from runs.stores.authors import MOST_CHANGES, Author, entry_of, with_changes
+from runs.stores.authors import Author
 from runs.stores.backend import Backend
-from runs.stores.changes import Copied, Discarded, Removed, StagedRun
+from runs.stores.changes import Copied, Discarded, Removed, StagedRun, explaining_failure
 from runs.stores.field_names import FieldNames, require_searchable
-from runs.stores.notes import check_tags, one_line
+from runs.stores.lookup import find_run, find_runs
+from runs.stores.notes import Notes
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
 from runs.stores.saved_views import SavedViews
 from runs.stores.trash import Trash
+from runs.stores.watching import NEWEST_FIRST, watch_runs
 
 if TYPE_CHECKING:
     import pandas
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NEWEST_FIRST", "Store"]
 
-NEWEST_FIRST = "-start_time"
-_WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
-_MAX_WATCHED = 200
 # Runs that a notebook shows of a store.
 _SHOWN = 20
 
@@ -74,7 +71,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.author = Author.of_process()
         self.max_age_s = 0.0
         self.views = SavedViews(backend)
-        self._trash = Trash(backend)
+        self._notes = Notes(backend)
+        self._trash = Trash(backend, self._notes)
         self._names = FieldNames(backend)
         backend.store = self
 
@@ -143,7 +141,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: If the filter is malformed, or no run has one of the fields; the message suggests similar
                 names. `provenance` and other large parts can only be columns.
-            StoreError: If the store cannot be read.
         """
         question = Question.of(filter, sort, limit, DEFAULT_COLUMNS if columns is None else columns, offset)
         require_searchable(question.judged)
@@ -165,24 +162,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RunNotFoundError: If there is no such run, or more than one.
         """
-        text = str(key).strip()
-        if text == "latest":
-            found = self.latest(1)
-            if not found:
-                raise RunNotFoundError(f"there is no run in {self.where} yet")
-            return found[0]
-        run = self.backend.by_id([text]).get(text)
-        if run is not None:
-            return run
-        if text:
-            # A uid with this beginning lies between the text and the text followed by more than any digit.
-            found = self.find([("uid", ">=", text), ("uid", "<", f"{text}g")], limit=6)
-            if len(found) == 1:
-                return found[0]
-            if found:
-                ids = ", ".join(f"{run.id} ({run.uid})" for run in found[:5])
-                raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
-        raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
+        return find_run(self.backend, key)
 
     def get_all(self, keys: Iterable[str | int]) -> list[Run]:
         """Return several runs, each once, in the order of their keys.
@@ -193,9 +173,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RunNotFoundError: As `get` does.
         """
-        texts = list(dict.fromkeys(str(key).strip() for key in keys))
-        known = self.backend.by_id([text for text in texts if text != "latest"])
-        return list(dict.fromkeys(known.get(text) or self.get(text) for text in texts))
+        return find_runs(self.backend, keys)
 
     def count(self, filter: Any = None, limit: int | None = None) -> int:
         """Return the number of runs that meet a filter.
@@ -206,7 +184,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Raises:
             FilterError: If the filter is malformed; a field that no run has is no error here.
-            StoreError: If the store cannot be read.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs to count, or None for all")
@@ -226,17 +203,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: With the first run, as `find` does.
         """
-        found: list[Run] = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
-        question = Question.of(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
-        seen: dict[str, tuple[Any, ...]] = {}
-        while True:
-            for run in reversed(found):
-                state = tuple(run[name] for name in _WATCHED)
-                if seen.get(run.id) != state:
-                    seen[run.id] = state
-                    yield run
-            time.sleep(interval_s)
-            found = self.backend.find(question)
+        return watch_runs(self.backend, filter, interval_s)
 
     def frame(
         self,
@@ -306,7 +273,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Raises:
             FilterError: If no run has it; the message suggests similar names.
-            StoreError: If the store cannot be read.
         """
         self._names.check(name)
 
@@ -393,11 +359,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Raises:
             FilterError: If a tag has other characters.
-            StoreError: If the store cannot be written.
         """
-        add, remove = list(add), set(remove)
-        check_tags(add)
-        return self._note(run, lambda now: {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}})
+        return self._notes.tag(run, add, remove)
 
     def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
         """Replace the note on a run; return the run as it is now.
@@ -409,15 +372,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Raises:
             ChangedError: If the present note differs from `was`; it stays.
-            StoreError: If the store cannot be written.
         """
-
-        def replaced(now: Run) -> Mapping[str, Any]:
-            if was is not None and now.note != was:
-                raise ChangedError(f"the note of run {run.id} has changed; read it, and combine both")
-            return {"note": text}
-
-        return self._note(run, replaced)
+        return self._notes.write(run, text, was)
 
     def rename(self, run: Run, name: str, was: str | None = None) -> Run:
         """Give a run a display name; return the run as it is now. Its ids stay.
@@ -430,16 +386,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: If the name is too long.
             ChangedError: If the present name differs from `was`; it stays.
-            StoreError: If the store cannot be written.
         """
-        name = one_line(name)
-
-        def renamed(now: Run) -> Mapping[str, Any]:
-            if was is not None and now.display_name != was:
-                raise ChangedError(f"run {run.id} has been named {now.display_name!r} meanwhile; rename it again")
-            return {"display_name": name}
-
-        return self._note(run, renamed)
+        return self._notes.rename(run, name, was)
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
@@ -447,22 +395,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Args:
             run: The run.
             entry: The verdict, as `runs.rerun.reproducing` makes it.
-
-        Raises:
-            StoreError: If the store cannot be written.
         """
-        return self._note(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
-
-    def _note(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> Run:
-        def signed(now: Run) -> Mapping[str, Any]:
-            return with_changes(now.changes, now.notes(), change(now), self.author)
-
-        self.backend.change_notes(self.get(run.id), signed)
-        return self.get(run.id)
-
-    def _signed(self, what: str) -> Callable[[Run], Mapping[str, Any]]:
-        """Return the change of notes that keeps who did something to a whole run."""
-        return lambda now: {"changes": [*now.changes, entry_of(self.author, what)][-MOST_CHANGES:]}
+        return self._notes.note_reproduction(run, entry)
 
     # ------------------------------------------------------------------ removing
 
@@ -493,7 +427,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
         """
-        return self._trash.discard(runs, self._signed("moved to the trash"))
+        return self._trash.discard(runs)
 
     def trash(self) -> list[Discarded]:
         """Return the runs in the trash, last discarded first."""
@@ -510,7 +444,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             RunNotFoundError: If the trash has no such run, or more than one.
             StoreError: If the store cannot be written or has a run with this uid, or another process was faster.
         """
-        return self._trash.restore(key, self._signed("restored from the trash"))
+        return self._trash.restore(key)
 
     def collect(self) -> Removed:
         """Delete the trash, leftovers of killed removals, copies and imports, and contents without a run."""
@@ -539,14 +473,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If the store cannot be written, or the run is damaged.
         """
-        try:
+        with explaining_failure(self.where):
             return self.backend.add(staged)
-        except ArtifactError as error:
-            raise StoreError(str(error)) from error
-        except OSError as error:
-            raise StoreError(f"{self.where} cannot be written ({error.strerror or error})") from error
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise StoreError(f"the record of the run is damaged ({type(error).__name__}: {error})") from error
 
     def tell(self, task: str, done: int, total: int) -> None:
         """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from runs.errors import RunNotFoundError, StoreError
 from runs.stores.backend import Backend
 from runs.stores.changes import GRACE_S, Discarded, Removed
+from runs.stores.notes import Notes
 from runs.stores.run import Run
 
 __all__ = ["Trash"]
-
-Change = Callable[[Run], Mapping[str, Any]]
 
 
 class Trash:
@@ -21,10 +20,12 @@ class Trash:
 
     Args:
         backend: The backend of the store.
+        notes: Notes on its runs, which keep who discards and restores them.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, notes: Notes) -> None:
         self._backend = backend
+        self._notes = notes
 
     def remove(self, runs: Iterable[Run]) -> Removed:
         """See `Store.remove`."""
@@ -32,8 +33,9 @@ class Trash:
         self._backend.reclaim(removed, GRACE_S)
         return removed
 
-    def discard(self, runs: Iterable[Run], change: Change) -> Removed:
-        """See `Store.discard`; `change` notes who does it."""
+    def discard(self, runs: Iterable[Run]) -> Removed:
+        """See `Store.discard`."""
+        change = self._notes.signing("moved to the trash")
         return Removed(self._for_each(runs, lambda run: self._backend.discard(run, change)))
 
     def collect(self) -> Removed:
@@ -46,8 +48,8 @@ class Trash:
         """See `Store.trash`."""
         return [discarded for discarded, _ in self._backend.trash()]
 
-    def restore(self, key: str | int, change: Change) -> Run:
-        """See `Store.restore`; `change` notes who does it."""
+    def restore(self, key: str | int) -> Run:
+        """See `Store.restore`."""
         discarded, place = self._find(str(key).strip())
         where = self._backend.where
         if discarded.uid and self._backend.run_of_uid(discarded.uid) is not None:
@@ -57,7 +59,7 @@ class Trash:
         if run is None:
             raise StoreError(f"run {id} came back, and another process has removed it again")
         with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
-            self._backend.change_notes(run, change)
+            self._backend.change_notes(run, self._notes.signing("restored from the trash"))
         return run
 
     def _find(self, text: str) -> tuple[Discarded, Any]:

@@ -1,0 +1,60 @@
+"""Lookup of runs by the keys that people type: an id, a uid or its beginning, or `latest`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runs.errors import RunNotFoundError
+from runs.stores.backend import Backend
+from runs.stores.run import Run
+from runs.stores.watching import NEWEST_FIRST
+
+__all__ = ["find_run", "find_runs"]
+
+
+def find_run(backend: Backend, key: str | int) -> Run:
+    """Return one run; see `Store.get`.
+
+    Args:
+        backend: The backend of the store.
+        key: The key as typed.
+
+    Raises:
+        RunNotFoundError: If there is no such run, or more than one.
+    """
+    text = str(key).strip()
+    if text == "latest":
+        newest = backend.store.find(sort=NEWEST_FIRST, limit=1)
+        if not newest:
+            raise RunNotFoundError(f"there is no run in {backend.where} yet")
+        return newest[0]
+    run = backend.by_id([text]).get(text)
+    if run is not None:
+        return run
+    matches = _by_uid(backend, text) if text else []
+    if len(matches) > 1:
+        ids = ", ".join(f"{run.id} ({run.uid})" for run in matches[:5])
+        raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
+    if not matches:
+        raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; list them with: python -m runs ls")
+    return matches[0]
+
+
+def _by_uid(backend: Backend, beginning: str) -> list[Run]:
+    """Return up to six runs whose uids have a beginning: they lie between it and it with more than any digit."""
+    return backend.store.find([("uid", ">=", beginning), ("uid", "<", f"{beginning}g")], NEWEST_FIRST, limit=6)
+
+
+def find_runs(backend: Backend, keys: Iterable[str | int]) -> list[Run]:
+    """Return several runs, each once, in the order of their keys; see `Store.get_all`.
+
+    Args:
+        backend: The backend of the store.
+        keys: The keys as typed; those that are ids are looked up together.
+
+    Raises:
+        RunNotFoundError: As `find_run` does.
+    """
+    texts = list(dict.fromkeys(str(key).strip() for key in keys))
+    known = backend.by_id([text for text in texts if text != "latest"])
+    return list(dict.fromkeys(known.get(text) or find_run(backend, text) for text in texts))
