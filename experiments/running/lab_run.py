@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -22,10 +21,11 @@ from experiments.running.captured_output import capturing_in_order
 from experiments.running.computed_config import ComputedConfig
 from experiments.running.failures import is_refusal
 from experiments.running.forking import Owner, watch
+from experiments.running.log_lines import Unframed
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.notifying import Notifier
-from experiments.running.ranks import printing_to_record, reporting_end
-from experiments.running.recorder import Recorder, reported
+from experiments.running.ranks import printing_to_record, publish_record, reporting_end
+from experiments.running.recorder import Recorder
 from experiments.running.resuming import check_resource, check_resumable, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
@@ -33,28 +33,16 @@ from experiments.running.user_functions import guarded, guarded_main, printable,
 from ingredients.config.ingredient import Ingredient
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
-from observers.file.recording import recording_of
+from observers.errors import ArtifactError, ResumeError
 from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.directions import note_better
 from observers.record.points.rewinding import Position
-from observers.record.protocols import GraphObserver, HasFolder, HasPlace, LeasedObserver
+from observers.record.protocols import HasFolder, LeasedObserver
 
 __all__ = ["LabRun"]
 
-_log = logging.getLogger(__name__)
-
 BEAT_INTERVAL_S = 1.0
-# The lines that Sacred logs around the output of a command.
-_FRAME = ("Running command '%s'", "Started", "Completed after %s", "Failed after %s!")
-
-
-class _Unframed(logging.LoggerAdapter):
-    """Sacred's logger of a command that only prints: its output shows without the lines around it."""
-
-    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
-        super().log(logging.DEBUG if msg in _FRAME else level, msg, *args, **kwargs)
 
 
 class LabRun(Run):
@@ -134,7 +122,7 @@ class LabRun(Run):
         self._metrics = self._recorder.metrics
         self.unobserved = getattr(computed.function, "unobserved", False)
         if self.unobserved:
-            self.run_logger = _Unframed(self.run_logger)
+            self.run_logger = Unframed(self.run_logger)
         self.beat_interval = BEAT_INTERVAL_S
         self.system_metrics_s: float | None = None
         self.is_resumed = False
@@ -190,22 +178,7 @@ class LabRun(Run):
             MediaError: As `log_media`; the others are logged.
             Pruned: If the sweep of this trial ends the run here; all values are logged.
         """
-        errors: list[MetricError | MediaError] = []
-        pruned = None
-        for name, value in values.items():
-            try:
-                if isinstance(value, Media):
-                    self.log_media(name, value, step)
-                else:
-                    self._metrics.log_scalar_metric(name, value, step)
-            except (MetricError, MediaError) as error:
-                errors.append(error)
-            except Pruned as end:
-                pruned = end
-        if errors:
-            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
-        if pruned is not None:
-            raise pruned
+        self._recorder.log(values, step)
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, a `Table`, a `Video` or another of the `Media` of the package `observers`.
@@ -220,8 +193,7 @@ class LabRun(Run):
         Raises:
             MediaError: If `media` is of another type, the name is no string, or the step no number.
         """
-        if not self._owner.leaves_out(f"the {type(media).__name__} {name!r}"):
-            self._recorder.media.add(name, media, step)
+        self._recorder.log_media(name, media, step)
 
     def log_artifact(
         self, name: str, path: str | Path, type: str = "dataset", metadata: Mapping[str, Any] | None = None
@@ -270,10 +242,7 @@ class LabRun(Run):
             model: A `torch.nn.Module`.
             inputs: Arguments of its forward step: a tensor, or a tuple of them.
         """
-        for observer in self.observers:
-            if isinstance(observer, GraphObserver):
-                with reported(observer, "graph_event"):
-                    observer.graph_event(model, inputs)
+        self._recorder.draw_graph(model, inputs)
 
     def note_better(self, directions: Mapping[str, str]) -> None:
         """Record whether greater or smaller values of metrics, or of the run's `result`, are better.
@@ -430,11 +399,8 @@ class LabRun(Run):
                 result = super().__call__(*args)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out
-        if self.is_resumed and not self._recorder.was_rewound:
-            _log.warning(
-                "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"
-                " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
-            )
+        if self.is_resumed:
+            self._recorder.warn_unless_rewound()
         return result
 
     def _emit_started(self) -> None:
@@ -449,15 +415,10 @@ class LabRun(Run):
         if self.observers:
             self._notifier.begin()
             self._metrics.look_with(self._notifier.look)
-        self._tell_ranks_of_record()
+        publish_record(self.notices, self.uid)
         self._print_to_record()
         if self._trial is not None:
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
-
-    def _tell_ranks_of_record(self) -> None:
-        if self.notices is not None and self.notices.world.rank == 0:
-            recording = recording_of(self.uid)  # one for MongoDB alone has a folder as well
-            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
 
     def _execute_pre_run_hooks(self) -> None:
         collection.resume()
@@ -494,10 +455,9 @@ class LabRun(Run):
     def _wait_for_observers(self) -> None:
         self._notifier.wait_for_processes()
         super()._wait_for_observers()
-        places = [observer.place for observer in self.observers if isinstance(observer, HasPlace)]
-        found = list(dict.fromkeys(filter(None, places)))
-        if found and not self._owner.is_child:
-            self.run_logger.info("Recorded in %s", " and ".join(found))
+        places = self._recorder.places()
+        if places and not self._owner.is_child:
+            self.run_logger.info("Recorded in %s", " and ".join(places))
 
     # ------------------------------------------------------------------ for the training
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
+from typing import Any
 
-__all__ = ["log_to_stderr"]
+__all__ = ["Unframed", "log_to_stderr"]
 
 _PACKAGES = ("configs", "experiments", "ingredients", "observers", "runs")
+# The lines that Sacred logs around the output of a command.
+_FRAME = ("Running command '%s'", "Started", "Completed after %s", "Failed after %s!")
 
 
 def log_to_stderr() -> None:
@@ -26,3 +29,10 @@ class _Formatter(logging.Formatter):
             record = copy.copy(record)
             record.name = rest.rpartition(".")[2]
         return super().formatMessage(record)
+
+
+class Unframed(logging.LoggerAdapter):
+    """Sacred's logger of a command that only prints: its output shows without the lines around it."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(logging.DEBUG if msg in _FRAME else level, msg, *args, **kwargs)

@@ -26,6 +26,7 @@ from ingredients.errors import ConfigError, RankError
 from ingredients.ranks.group import is_of_connection, leave
 from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World
+from observers.file.recording import recording_of
 from observers.file.sacred_form import plain
 from observers.record.schema import RANKS_FOLDER
 
@@ -35,6 +36,7 @@ __all__ = [
     "meet",
     "printing_to_record",
     "publish_config",
+    "publish_record",
     "reporting_end",
 ]
 
@@ -174,6 +176,18 @@ def _cause(notices: Notices, error: BaseException) -> RankError | None:
         found = notices.ended()
         return found if found is not None and found.status == "FAILED" else None
     return None
+
+
+def publish_record(notices: Notices | None, uid: str | None) -> None:
+    """Tell the other ranks the folder of the record, if this is rank 0; None where there is none.
+
+    Args:
+        notices: Notices between the ranks; None in a process alone.
+        uid: The run's uid; None if it is not recorded.
+    """
+    if notices is not None and notices.world.rank == 0:
+        recording = recording_of(uid)  # one for MongoDB alone has a folder as well
+        notices.put("record", None if recording is None else str(recording.folder.absolute()))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -21,11 +21,16 @@ from experiments.running.forking import Owner
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
+from experiments.running.trial import Pruned
+from observers.errors import MediaError, MetricError
 from observers.file.observer import FileObserver
+from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.points.rewinding import Position, num_missing
 from observers.record.protocols import (
     BufferedObserver,
+    GraphObserver,
+    HasPlace,
     MediaObserver,
     OutputObserver,
     PointObserver,
@@ -113,6 +118,44 @@ class Recorder:
         with self.lock:
             if self._has_begun:
                 self._write_down(last=True)
+
+    # ------------------------------------------------------------------ logging
+
+    def log(self, values: Mapping[str, Any], step: int | None) -> None:
+        """Log numbers and media; see `LabRun.log`."""
+        errors: list[MetricError | MediaError] = []
+        pruned = None
+        for name, value in values.items():
+            try:
+                if isinstance(value, Media):
+                    self.log_media(name, value, step)
+                else:
+                    self.metrics.log_scalar_metric(name, value, step)
+            except (MetricError, MediaError) as error:
+                errors.append(error)
+            except Pruned as end:
+                pruned = end
+        if errors:
+            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
+        if pruned is not None:
+            raise pruned
+
+    def log_media(self, name: str, media: Media, step: int | float | None) -> None:
+        """Log an image, a table, ...; see `LabRun.log_media`."""
+        if not self._owner.leaves_out(f"the {type(media).__name__} {name!r}"):
+            self.media.add(name, media, step)
+
+    def draw_graph(self, model: Any, inputs: Any) -> None:
+        """Let the observers that draw graphs draw one; see `LabRun.log_graph`."""
+        for observer in self._run.observers:
+            if isinstance(observer, GraphObserver):
+                with reported(observer, "graph_event"):
+                    observer.graph_event(model, inputs)
+
+    def places(self) -> list[str]:
+        """Return the places of the record that observers name, each once."""
+        places = [observer.place for observer in self._run.observers if isinstance(observer, HasPlace)]
+        return list(dict.fromkeys(filter(None, places)))
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -277,6 +320,14 @@ class Recorder:
             if unable:
                 _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(unable))
             self._count_from(position, reached)
+
+    def warn_unless_rewound(self) -> None:
+        """Warn of a resumed run that ends without having loaded a checkpoint."""
+        if not self.was_rewound:
+            _log.warning(
+                "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"
+                " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
+            )
 
     def _resumed(self) -> list[FileObserver]:
         return [o for o in self._run.observers if isinstance(o, FileObserver) and o.is_resumed]
