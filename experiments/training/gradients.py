@@ -64,9 +64,8 @@ def add_gradients(
             loss = loss if is_whole else loss * share
         amp.backward(loss)
         total = loss.detach() if len(group) == 1 else precise(loss.detach()) + (0.0 if total is None else total)
-        for name, part in parts.items() if len(parts) > 1 else ():
-            part = torch.as_tensor(part).detach()
-            scalars[name] = scalars.get(name, 0.0) + (part if is_whole else part * share)
+        if len(parts) > 1:
+            _add_scalars(scalars, parts, None if is_whole else share)
     if total is not None and not is_whole and skipped > 0:
         rest = 1 / (1 - skipped)
         total, scalars = total * rest, {name: value * rest for name, value in scalars.items()}
@@ -74,6 +73,13 @@ def add_gradients(
     if scalars:
         note(scalars)
     return total
+
+
+def _add_scalars(scalars: dict[str, Any], parts: Mapping[str, Any], share: Any) -> None:
+    """Add the scalars of a micro-batch to those of the step, by its share; None for one that is the whole."""
+    for name, part in parts.items():
+        part = torch.as_tensor(part).detach()
+        scalars[name] = scalars.get(name, 0.0) + (part if share is None else part * share)
 
 
 def _scale(optimizer: torch.optim.Optimizer, factor: Any) -> None:

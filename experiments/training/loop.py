@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -290,37 +290,23 @@ class _Session:
         sole = None if trainer.steps_itself else trainer.optimizers[""]
         take_step, is_due = trainer.bound_step(), keeper.is_due
         schedule = trainer.schedules.get("")
-        # A number costs nothing on the CPU; on a GPU it would have to be waited for.
-        on_cpu = amp.device.type == "cpu"
-        is_sum, losses = task.is_sum, place.losses
-        # Of a compiled model, the next step may write where the loss lies.
-        keeps = torch.clone if any(hasattr(part, "_orig_mod") for part in task.modules(trainer.model)) else _as_it_is
+        is_sum, losses, keep = task.is_sum, place.losses, _way_to_keep_losses(trainer)
 
-        trainer.model.train()
-        if task.module is not None:
-            task.module.train()
-        self.watch.start(place)
-        groups = grouped(self.watch.epoch(epoch, place.batch), amp.accumulate)
-        for group in keeper.until_stopped(groups) if trainer.data.train.is_read else groups:
+        groups = self._groups(epoch)  # held, so that its loader lives until the watch has stopped
+        for group in groups:
             place.batch += len(group)
             num_samples = sum(map(task.weight, group)) if is_sum else 0
             step = place.step + 1
             trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
             batch_loss, stepped = take_step(group)
             del group
-            if is_sum and batch_loss is not None:
-                batch_loss = batch_loss.detach() / num_samples
             if batch_loss is None:
                 losses.append(None)  # the task skipped it
             else:
-                losses.append(batch_loss.item() if on_cpu else keeps(batch_loss.detach()))
+                losses.append(keep(batch_loss.detach() / num_samples if is_sum else batch_loss))
             place.step = step
             if is_logged:
-                mean = self.step_log.log(step)
-                progress.step(step, mean)
-                self.guard.check_losses(mean)
-                losses.clear()
-                place.scalars.clear()
+                self._log(step, progress)
             if sole is None:
                 trainer.after_step()
             else:
@@ -336,11 +322,35 @@ class _Session:
                 self._save()
             if place.stopped:
                 break
-        if keeper.is_stopping:
+        self._end_steps()
+
+    def _groups(self, epoch: int) -> Iterable[list[Any]]:
+        """Start the remaining batches of an epoch; each group of them makes one step."""
+        trainer, place = self.trainer, self.trainer.place
+        trainer.model.train()
+        if trainer.task.module is not None:
+            trainer.task.module.train()
+        self.watch.start(place)
+        groups = grouped(self.watch.epoch(epoch, place.batch), trainer.amp.accumulate)
+        return self.keeper.until_stopped(groups) if trainer.data.train.is_read else groups
+
+    def _log(self, step: int, progress: Progress) -> None:
+        """Log and show the steps since the last time, once their losses are checked."""
+        place = self.trainer.place
+        mean = self.step_log.log(step)
+        progress.step(step, mean)
+        self.guard.check_losses(mean)
+        place.losses.clear()
+        place.scalars.clear()
+
+    def _end_steps(self) -> None:
+        """Save the state if a signal asks for it, and log the values of the task for the epoch."""
+        trainer, place = self.trainer, self.trainer.place
+        if self.keeper.is_stopping:
             self._save()
         self.guard.check_losses()
         self.watch.stop(place)
-        for name, value in task.of_epoch().items():
+        for name, value in trainer.task.of_epoch().items():
             trainer.log(f"train/{name}", value, place.step)
 
     def _validate(self, epoch: int) -> dict[str, float]:
@@ -401,8 +411,18 @@ def _ranked_steps(trainer: Trainer, ranks: Ranks) -> RankedSteps:
     return ShardedSteps(trainer, ranks)
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
+def _way_to_keep_losses(trainer: Trainer) -> Callable[[Tensor], float | Tensor]:
+    """Return the function that keeps the loss of a step until it is logged."""
+    # A number costs nothing on the CPU; on a GPU it would have to be waited for.
+    if trainer.amp.device.type == "cpu":
+        return Tensor.item
+    # Of a compiled model, the next step may write where the loss lies.
+    is_compiled = any(hasattr(part, "_orig_mod") for part in trainer.task.modules(trainer.model))
+    return _detached_copy if is_compiled else Tensor.detach
+
+
+def _detached_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
 
 
 def steps_per_epoch(batches: Batches, accumulate: int = 1) -> int:

@@ -84,17 +84,15 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
     """Return the runs with their fields; those that lack a field on an axis are left out."""
     rows = [[value_of(run, name) for name in chart.fields] for run in drawn.runs]
-    # A numeric third field of a scatter is an axis, too.
-    is_named = chart.kind == "scatter" and any(isinstance(value, str) for row in rows for value in row[2:])
+    is_named = chart.kind == "scatter" and _has_names(rows)
     axes = chart.fields[:2] if is_named else chart.fields
     # A line of parallel coordinates has gaps; the other kinds need each axis.
     is_whole = any if chart.kind == "parallel" else all
     kept = [place for place, row in enumerate(rows) if is_whole(value is not None for value in row[: len(axes)])]
     runs, keys = [drawn.runs[place] for place in kept], [drawn.keys[place] for place in kept]
     shown, colours = [rows[place] for place in kept], _colours(runs, keys, is_grouped)
-    if is_named:  # the colours that groups by this field have
-        shown = [[*row[:2], NONE if row[2] is None else str(row[2])] for row in shown]
-        colours = [colour_of(f"{chart.fields[2]}={row[2]}") for row in shown]
+    if is_named:
+        shown, colours = _coloured_by_name(shown, chart.fields[2])
     return {
         "fields": [{"name": name, "is_time": is_time(name)} for name in chart.fields],
         "ids": [run.id for run in runs],
@@ -104,6 +102,17 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
         "grouped": is_grouped,
         "notes": [count_text(len(kept), "run"), *drawn.notes, *_left_out(len(rows) - len(kept), axes)],
     }
+
+
+def _has_names(rows: Sequence[Sequence[Any]]) -> bool:
+    """Return whether the third field of a scatter holds texts; a numeric one is an axis, too."""
+    return any(isinstance(value, str) for row in rows for value in row[2:])
+
+
+def _coloured_by_name(rows: Sequence[Sequence[Any]], field: str) -> tuple[list[list[Any]], list[str]]:
+    """Return the rows with the third field as text, and the colours that groups by this field have."""
+    named = [[*row[:2], NONE if row[2] is None else str(row[2])] for row in rows]
+    return named, [colour_of(f"{field}={row[2]}") for row in named]
 
 
 def _left_out(num: int, axes: Sequence[str]) -> list[str]:

@@ -99,12 +99,7 @@ def make_panel(
         PlotError, ComparisonError, StoreError: See `make_panels`.
     """
     runs = [run.listed() for run in runs]
-    if not runs:
-        raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
-    if view.by and view.joined:
-        raise PlotError("--joined: expected no --by: joined curves share points, so they are no repetitions")
-    if not view.by and view.over:
-        raise PlotError("--over: expected --by too, the fields that define the groups whose means are drawn")
+    _check(runs, view)
     prefetch(runs, ["metrics", "status", "start_time"])
     existing = {name for run in runs for name in run.metrics}
     having = {quantity: _having(runs, quantity) for quantity in (Quantity.of(one, existing) for one in metrics)}
@@ -122,15 +117,24 @@ def make_panel(
         if lacking := [run.id for run in runs if run not in set(members)]:
             new.append(f"without {metric}: {_listed(lacking)}")
         new += finish.notes(metric)
-        if len(having) > 1:
-            part = metric.removesuffix(f"/{title}")
-            names = [part] if len(drawn) == 1 else [f"{part}, {curve.label}" for curve in drawn]
-            drawn = [
-                dataclasses.replace(curve, label=name, part=number) for curve, name in zip(drawn, names, strict=True)
-            ]
-        curves += drawn
+        curves += drawn if len(having) == 1 else _named(drawn, metric.removesuffix(f"/{title}"), number)
         notes += [note for note in new if note not in notes]
     return Panel(title, tuple(curves), _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y, view.x == "wall")
+
+
+def _check(runs: Sequence[Run], view: View) -> None:
+    if not runs:
+        raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
+    if view.by and view.joined:
+        raise PlotError("--joined: expected no --by: joined curves share points, so they are no repetitions")
+    if not view.by and view.over:
+        raise PlotError("--over: expected --by too, the fields that define the groups whose means are drawn")
+
+
+def _named(curves: Sequence[Curve], part: str, number: int) -> list[Curve]:
+    """Return the curves of one of several metrics in a panel, labelled with its part of the title."""
+    names = [part] if len(curves) == 1 else [f"{part}, {curve.label}" for curve in curves]
+    return [dataclasses.replace(curve, label=name, part=number) for curve, name in zip(curves, names, strict=True)]
 
 
 def _having(runs: Sequence[Run], quantity: Quantity) -> list[Run]:

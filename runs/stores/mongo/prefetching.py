@@ -114,7 +114,7 @@ def series_from(
         StoreError: If the database cannot be read.
     """
     for batch in _batches(runs, _BATCH_OF_SERIES):
-        query = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
+        query = _of_metric(batch, metric)
         with mongo.errors():
             if without := [run for run in batch if not run.holds_start]:
                 for run, document in _documents_of(mongo, without, {"start_time": 1}):
@@ -139,7 +139,7 @@ def points_versions_in(mongo: MongoDatabase, runs: Sequence[MongoRun], metric: s
         StoreError: If the database cannot be read.
     """
     prefetch_from(mongo, runs, _OF_VERSION)
-    query = {"run_id": {"$in": [run.key for run in runs]}, "name": metric}
+    query = _of_metric(runs, metric)
     of_chunks = [{"$match": query}, {"$group": {"_id": "$run_id", "count": {"$sum": "$count"}}}]
     with mongo.errors():
         counts = {
@@ -160,11 +160,16 @@ def _documents_of_series(
     mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str
 ) -> list[tuple[MongoRun, Document | None]]:
     """Return each run with the document that its points begin in; None where it lacks the metric."""
-    query = {"run_id": {"$in": [run.key for run in runs]}, "name": metric}
+    query = _of_metric(runs, metric)
     with mongo.errors():
         decoded = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(query, SERIES_FIELDS))
         documents = {_place(document["run_id"]): document for document in decoded}
     return [(run, documents.get(_place(run.key))) for run in runs]
+
+
+def _of_metric(runs: Sequence[MongoRun], metric: str) -> dict[str, Any]:
+    """Return the query for the documents of one metric of many runs."""
+    return {"run_id": {"$in": [run.key for run in runs]}, "name": metric}
 
 
 def _place(key: Any) -> tuple[str, str]:
