@@ -1,4 +1,4 @@
-"""What the board takes to show, in a real browser: lists, sorts, filters, curves, and its memory.
+"""Times of the board in a real browser: lists, sorts, filters, curves; and its memory.
 
     python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--omniboard] [--workspace]
 

@@ -1,4 +1,4 @@
-"""What checkpointing costs: the thread that trains, the steps beside the writing, each step, and the loading.
+"""Cost of checkpointing: the thread that trains, the steps beside the writing, each step, and the loading.
 
     python benchmarks/checkpointing.py [--turns 15] [--blocks 31] [--epochs 10] [--threads 1] [saving] [beside] [steps]
 

@@ -1,4 +1,4 @@
-"""What further devices and their settings give: two processes beside one, precision, compiling, and waits.
+"""Gain of further devices and their settings: two processes beside one, precision, compiling, and waits.
 
     python benchmarks/devices.py                 all tables that this machine can fill
     python benchmarks/devices.py scaling         one of them

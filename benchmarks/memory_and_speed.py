@@ -1,4 +1,4 @@
-"""What settings of memory and speed change in a training step: time, memory at its peak, gradients.
+"""Effect of settings of memory and speed on a training step: time, peak memory, gradients.
 
 python benchmarks/memory_and_speed.py [--device cuda] [--batch N] [--size N] [--steps N] [--no-compile]
 

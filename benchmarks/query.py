@@ -1,4 +1,4 @@
-"""What questions to 20,000 runs cost: of a folder, with its index, and of MongoDB (`query_mongo.py`).
+"""Cost of questions to 20,000 runs: of a folder, with its index, and of MongoDB (`query_mongo.py`).
 
     python benchmarks/query.py [--runs 20000] [--folder FOLDER] [--layouts]
 

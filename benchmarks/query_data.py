@@ -1,4 +1,4 @@
-"""What the query benchmarks share: the runs that they generate, the question that they ask, how they measure."""
+"""Shared parts of the query benchmarks: the generated runs, the question, the measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What questions to 20,000 runs in MongoDB cost: the lab's store against raw pymongo, incense and Omniboard's query.
+"""Cost of questions to 20,000 runs in MongoDB: the lab's store against raw pymongo, incense and Omniboard's query.
 
     python benchmarks/query_mongo.py [--runs 20000] [--more 200000]
 
@@ -130,7 +130,7 @@ def memory_line():
 
 
 def raw_rows(database):
-    """What a person would write with pymongo, by the indexes that are there."""
+    """Query with pymongo as a person would write it, by the existing indexes."""
     query = {"config.optimizer.lr": {"$lt": 1e-3}, "status": "COMPLETED", "summary.val/accuracy.max": {"$gte": -np.inf}}
     chosen = {"status": 1, "start_time": 1, "config.optimizer.lr": 1, "summary.val/accuracy.max": 1}
     return list(database.runs.find(query, chosen).sort("summary.val/accuracy.max", -1).limit(50))

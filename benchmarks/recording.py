@@ -1,4 +1,4 @@
-"""What recording costs: the lab's observers against Sacred's, TensorBoard's writer and a plain JSON-lines append.
+"""Cost of recording: the lab's observers against Sacred's, TensorBoard's writer and a plain JSON-lines append.
 
     python benchmarks/recording.py [--points 100000] [--large 3000000] [--seconds 5]
 

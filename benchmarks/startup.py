@@ -1,4 +1,4 @@
-"""What recording costs the start of a run: whole processes, the lab's Experiment against Sacred's, side by side.
+"""Cost of recording at the start of a run: whole processes, the lab's Experiment against Sacred's, side by side.
 
     python benchmarks/startup.py [--pairs 15] [--no-torch]
 

@@ -1,4 +1,4 @@
-"""What settings of memory and speed change: time and memory of a step with each, and gradients or outputs.
+"""Effect of settings of memory and speed: time and memory of a step with each, and gradients or outputs.
 
 Optimizers of 8 bits change the bytes of the optimizer's states, page-locked memory the time of a copy to a GPU.
 """

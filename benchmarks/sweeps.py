@@ -1,4 +1,4 @@
-"""What a trial of a sweep costs above the trial itself, beside Optuna, joblib and Ray; and how far a study scales.
+"""Cost of a trial of a sweep above the trial itself, beside Optuna, joblib and Ray; and how far a study scales.
 
     python benchmarks/sweeps.py [overhead] [workers] [methods] [scale] [--trials 40] [--agents 40]
 

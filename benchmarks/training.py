@@ -128,7 +128,7 @@ class Meter:
 
 @dataclasses.dataclass
 class Parts:
-    """What every loop is given."""
+    """The arguments of every loop."""
 
     model: nn.Module
     criterion: nn.Module

@@ -1,4 +1,4 @@
-"""What tests of several kinds of records share: observers by name, and a database that breaks off."""
+"""Tools for tests of several kinds of records: observers by name, and a database that breaks off."""
 
 from __future__ import annotations
 

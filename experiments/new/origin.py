@@ -1,4 +1,4 @@
-"""Where the lab was installed from."""
+"""The origin of the installed lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with selected runs without changing them: the ids of all that match, a table, a report."""
+"""Reading of selected runs: the ids of all matching ones, a table, a report."""
 
 from __future__ import annotations
 

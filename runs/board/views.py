@@ -227,7 +227,7 @@ class RunsView(UrlView):
 
     @property
     def settings(self) -> str:
-        """What the form of the charts adds to the URL of a panel, as workspace.js writes it."""
+        """The part of a panel's URL that the form of the charts adds, as workspace.js writes it."""
         names = ("x", "smoothing", "log_y", "joined", "band")
         pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
         return "".join(f"&{name}={value}" for name, value in pairs)

@@ -28,7 +28,7 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Visitor:
-    """Who sends a request.
+    """The sender of a request.
 
     Attributes:
         name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
@@ -55,12 +55,12 @@ class Visitor:
 
     @property
     def may_note(self) -> bool:
-        """Whether tags, notes and views may be changed."""
+        """True if the visitor may change tags, notes and views."""
         return self.role >= Role.NOTE
 
     @property
     def may_write(self) -> bool:
-        """Whether runs may be deleted."""
+        """True if the visitor may delete runs."""
         return self.role >= Role.WRITE
 
 

@@ -62,7 +62,7 @@ class Board:
 
     @property
     def root(self) -> str:
-        """What the paths of its pages begin with."""
+        """The beginning of the paths of its pages."""
         return f"/s/{self.name}" if self.name else ""
 
 

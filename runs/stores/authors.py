@@ -1,4 +1,4 @@
-"""Who changed a run, when and how: kept with its tags and note."""
+"""Changes of a run with their authors and times, kept with its tags and note."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_CHANGE = frozenset(("changes", "reproductions"))
 
 @dataclasses.dataclass(frozen=True)
 class Author:
-    """Who changes runs.
+    """The user who changes runs.
 
     Attributes:
         name: The user.

@@ -36,7 +36,7 @@ class SavedView:
 
     @property
     def key(self) -> str:
-        """What identifies it in its store: one view for each owner and name."""
+        """Its identity in the store: one view for each owner and name."""
         return hashlib.blake2b(json.dumps([self.owner, self.name]).encode(), digest_size=16).hexdigest()
 
     @property

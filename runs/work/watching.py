@@ -1,4 +1,4 @@
-"""What happened to the runs of a store lately, and messages about it, each sent once by any number of watchers.
+"""Recent events of the runs of a store, and messages about them, each sent once by any number of watchers.
 
 Runs that have addresses send their own messages. A watcher sends those of the others, and those about killed runs and
 the queue.
@@ -53,7 +53,7 @@ class Notice:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is, for this process."""
+        """Its identity in this process."""
         return _key(self.run, self.event)
 
 

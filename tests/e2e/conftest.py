@@ -200,7 +200,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def judge() -> Any:
-    """What looks at runs: `entry`, `sessions`, `num_logged`, `outcome`, `differences`."""
+    """Functions that inspect runs: `entry`, `sessions`, `num_logged`, `outcome`, `differences`."""
     import types
 
     return types.SimpleNamespace(

@@ -124,7 +124,7 @@ exp model.summary
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What each command of the table ended with, by the way in which standard output failed."""
+    """Return the outcome of each command of the table, by the failure of standard output."""
     folder = tmp_path_factory.mktemp("printed")
     (folder / "asking.py").write_text(SCRIPT.format(lab=str(LAB)))
     table = [line.split() for line in TABLE.strip().splitlines()]

@@ -1,4 +1,4 @@
-"""What the commands print, of runs in folders and in MongoDB alike."""
+"""Output of the commands, the same for runs in folders and in MongoDB."""
 
 from __future__ import annotations
 

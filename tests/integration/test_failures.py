@@ -1,4 +1,4 @@
-"""What a run that fails shows on the terminal."""
+"""The terminal of a run that fails."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What holds for the readers of all trackers: values as the tracker's own reader tells them, and no harm from a source.
+"""Promises of the readers of all trackers: the values of the tracker's own reader, and no harm from a source.
 
-`tests/data/trackers` holds a sample of each tracker, made by its own package, and what its own reader tells of it.
+`tests/data/trackers` holds a sample of each tracker, made by its own package, and the values that its reader returns.
 """
 
 from __future__ import annotations

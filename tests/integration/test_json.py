@@ -1,4 +1,4 @@
-"""What every command prints with `--json`, against its schema: ordinary and hostile runs, in folders and in MongoDB."""
+"""Output of every command with `--json`, against its schema: ordinary and hostile runs, in folders and in MongoDB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes a record: one process, known to be alive from wherever it is looked at, and locked out by nobody dead."""
+"""The one writer of a record: seen alive from every machine, and never locked out by a dead process."""
 
 from __future__ import annotations
 

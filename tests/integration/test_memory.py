@@ -1,4 +1,4 @@
-"""What recording and delivery take of memory, at their peak, in a process of their own."""
+"""Peak memory of recording and delivery, in a process of their own."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What to type next, after a run in a terminal."""
+"""Next commands, suggested after a run in a terminal."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def recorded(tmp_path_factory, mongo_url):
 
 
 class Tags(HTMLParser):
-    """What a browser would make of a text."""
+    """Collects the tags of a text as a browser reads them."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a rank knows of another one that has failed, though it exchanges nothing that would tell it."""
+"""Failures of a rank, as the others hear of them without exchanging anything else."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Where each value came from: shown by `print_config`, and kept in the record."""
+"""Origins of config values: shown by `print_config`, and kept in the record."""
 
 from __future__ import annotations
 

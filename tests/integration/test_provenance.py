@@ -1,4 +1,4 @@
-"""What a run was made of, and which run it belongs to: in the folder and in MongoDB."""
+"""Provenance of a run, and its parent: in the folder and in MongoDB."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Where an experiment records that was told nothing, and how it is told otherwise."""
+"""The default place of records, and the ways to choose another."""
 
 from __future__ import annotations
 

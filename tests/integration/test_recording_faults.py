@@ -226,7 +226,7 @@ STORES = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What came of a fault in one store."""
+    """The result of a fault in one store."""
 
     fault: str
     store: str

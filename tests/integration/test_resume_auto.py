@@ -1,4 +1,4 @@
-"""Which earlier run `checkpoint.resume=auto` continues."""
+"""The earlier run that `checkpoint.resume=auto` continues."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_signal_is_not_held_up_by_code_that_catches_every_error(tmp_path):
 
 def test_training_in_a_folder_of_any_name_goes_on(tmp_path):
     class Record:
-        """What a checkpointer asks of the record of a continued run."""
+        """The record of a continued run, as a checkpointer uses it."""
 
         uid = "0"
 

@@ -1,4 +1,4 @@
-"""Which package may import which, what modules are called and export, and that every setting is described."""
+"""Rules of the packages: their imports, the names and exports of modules, and a description of every setting."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""What each package exports, as a list to read: nothing comes or goes without being noticed here."""
+"""The exports of each package, as a list to read: a name that comes or goes is noticed here."""
 
 import ast
 import importlib

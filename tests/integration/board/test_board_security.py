@@ -1,4 +1,4 @@
-"""Who may ask the board for what, and what every answer says."""
+"""Permissions of visitors of the board, and the headers of every answer."""
 
 import re
 

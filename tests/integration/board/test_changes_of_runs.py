@@ -1,4 +1,4 @@
-"""Who changed a run: kept in folder and database, and shown on its page."""
+"""Authors of changes of a run: kept in folder and database, and shown on its page."""
 
 import getpass
 import sys

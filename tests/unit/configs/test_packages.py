@@ -1,4 +1,4 @@
-"""What hides a package of the lab, and what does not. The processes are cold: warm ones have the packages already."""
+"""Folders and modules that hide a package of the lab. The processes are cold: warm ones have the packages already."""
 
 import os
 import sys

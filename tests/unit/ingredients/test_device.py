@@ -1,4 +1,4 @@
-"""Where to compute, and how repeatably."""
+"""Choice of the device, and repeatable computation."""
 
 import logging
 import os

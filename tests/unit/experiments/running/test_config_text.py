@@ -1,4 +1,4 @@
-"""How `print_config` sets out a config."""
+"""The layout of a config by `print_config`."""
 
 import pytest
 from sacred.config.config_summary import ConfigSummary

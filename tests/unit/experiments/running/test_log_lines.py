@@ -1,4 +1,4 @@
-"""How lines of the log begin."""
+"""The beginning of log lines."""
 
 import io
 import logging

@@ -1,4 +1,4 @@
-"""What may be logged as a metric, and what is refused in the call."""
+"""Values that may be logged as metrics, and those that the call rejects."""
 
 import decimal
 import fractions

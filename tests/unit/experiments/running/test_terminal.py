@@ -1,4 +1,4 @@
-"""Who watches is drawn for, past what is captured."""
+"""Drawing for a person at the terminal, past the captured output."""
 
 import contextlib
 import os

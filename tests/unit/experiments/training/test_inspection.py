@@ -21,7 +21,7 @@ ALL = ["inputs", "activations", "gradients", "weights", "histograms", "images"]
 
 
 class Run:
-    """What a callback needs of a run."""
+    """The parts of a run that a callback needs."""
 
     def __init__(self):
         self.info, self.media, self.traces = {}, [], []

@@ -21,7 +21,7 @@ from ingredients.errors import CheckpointError
 
 
 class Record:
-    """What a checkpointer asks of a run, and when."""
+    """A run that notes what a checkpointer asks of it, and when."""
 
     def __init__(self, uid="u1", fingerprint="f" * 64):
         self.uid, self.info = uid, {"data": {"fingerprint": fingerprint}}

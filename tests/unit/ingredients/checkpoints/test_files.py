@@ -18,7 +18,7 @@ CONFIG = {"seed": 3, "model": {"name": "mlp", "options": {"hidden": [4]}}, "data
 
 
 class Evil:
-    """What runs code when it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -28,7 +28,7 @@ class Evil:
 
 
 class Stubborn:
-    """What cannot be pickled."""
+    """Cannot be pickled."""
 
     def __init__(self, error):
         self.error = error

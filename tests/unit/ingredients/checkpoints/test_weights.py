@@ -13,7 +13,7 @@ from ingredients.errors import CheckpointError, MissingDependencyError
 
 
 class Evil:
-    """What runs code when it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, path):
         self.path = path

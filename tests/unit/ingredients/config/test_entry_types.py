@@ -1,4 +1,4 @@
-"""Which values an entry takes, by its annotation or its default."""
+"""Values that an entry accepts, by its annotation or its default."""
 
 import math
 import types

@@ -1,4 +1,4 @@
-"""What captured functions, commands and hooks receive; and twins."""
+"""Arguments of captured functions, commands and hooks; and twins."""
 
 import logging
 

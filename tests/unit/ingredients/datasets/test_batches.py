@@ -228,7 +228,7 @@ def test_data_knows_the_labels_and_their_counts_in_training():
 
 @pytest.fixture(scope="module")
 def noisy_epochs():
-    """What 0 workers read of noisy images in two epochs, augmented."""
+    """Noisy, augmented images of two epochs, as 0 workers read them."""
     return noisy(0)
 
 

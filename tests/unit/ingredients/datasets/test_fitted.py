@@ -1,4 +1,4 @@
-"""What data were prepared by, as a checkpoint keeps it."""
+"""The preparation of data, as a checkpoint keeps it."""
 
 import dataclasses
 

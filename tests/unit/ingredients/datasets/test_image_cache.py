@@ -1,4 +1,4 @@
-"""What is known of images between processes: nothing is read twice, and nothing is believed that may have changed."""
+"""The cache of images between processes: nothing is read twice, and changed files are read again."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Where data lie: bytes stay bytes on the device; what does not fit there is read by workers, with the same bits."""
+"""Placement of data: bytes stay bytes on the device; workers read what does not fit there, with the same bits."""
 
 import hashlib
 

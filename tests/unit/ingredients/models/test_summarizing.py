@@ -1,4 +1,4 @@
-"""What `model.summary` tells of networks whose figures are known, or counted by hand."""
+"""`model.summary` of networks whose figures are known, or counted by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several processes this one is."""
+"""The rank of this process among several."""
 
 import pytest
 

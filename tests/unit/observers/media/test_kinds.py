@@ -1,4 +1,4 @@
-"""What can be logged beside numbers: as it was when it was given, and refused at once where it cannot be shown."""
+"""Media that can be logged: kept as they were in the call, and rejected at once if they cannot be shown."""
 
 import io
 import json

@@ -54,7 +54,7 @@ def test_read_flags_without_torch_does_not_import_it():
 
 @pytest.fixture(scope="module")
 def readings():
-    """What a process of its own reads: the switches with torch, and after each change."""
+    """Read the switches in a process of its own: with torch, and after each change."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(list(CHANGES))]
     return json.loads(run(command, stdout=PIPE, text=True, check=True, env=variables()).stdout)
 

@@ -1,5 +1,5 @@
 # ruff: noqa: PTH102, PTH106, PTH123, SIM115 - files are opened in all the ways there are
-"""What a run reads beside its config."""
+"""Environment variables and files that a run reads beside its config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the lab asks observers for, and which of ours has it."""
+"""Protocols by which a run asks observers, and the observers that implement them."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""What is opened as a file of a record: regular files alone, and of a bounded size."""
+"""Files of a record that may be opened: regular ones, of a bounded size."""
 
 from __future__ import annotations
 

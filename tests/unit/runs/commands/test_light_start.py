@@ -1,4 +1,4 @@
-"""What lists runs and shows one starts at once: it loads nothing heavy."""
+"""Commands that list runs or show one start at once: they load nothing heavy."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a spec says is what `Spec` has: wandb's keys, and those that are ours."""
+"""Keys of a spec, wandb's and our own, as `Spec` reads them."""
 
 import json
 import subprocess
