@@ -1,4 +1,4 @@
-"""Experiments: the strict, Map-injecting `Experiment`, the training loop, and what a run reports at its end.
+"""Experiments: the strict, Map-injecting `Experiment`, the training loop, and the report at the end of a run.
 
     from experiments import Experiment, loop
 

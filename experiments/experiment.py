@@ -192,7 +192,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             **kwargs: The same by name.
 
         Raises:
-            LabError: If the settings make no sense; before anything is recorded.
+            LabError: If the settings are invalid; before anything is recorded.
             ObserversError: If the run cannot be recorded or resumed.
             ConcurrentRunError: If another thread of this process runs an experiment, or a run starts one that shares
                 its observers.

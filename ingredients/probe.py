@@ -50,7 +50,7 @@ def check_probes(every: int, what: Sequence[str]) -> None:
     unknown = [name for name in what if name not in _WHAT]
     if unknown:
         hint = suggested(unknown[0], _WHAT)
-        raise ConfigError(f"probe.what: got {unknown[0]!r}, which no probe looks at; {hint}")
+        raise ConfigError(f"probe.what: got {unknown[0]!r}, which no probe measures; {hint}")
 
 
 def check_profile(steps: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 RunsError                 the root: catch it for all that follows
 ├── ArchiveError          a file is no archive of runs, or not a whole one
 ├── ComparisonError       runs cannot be grouped or compared as was asked; a ValueError
-├── FilterError           a filter, a sort, a column or a number of points makes no sense; a ValueError
+├── FilterError           a filter, a sort, a column or a number of points is invalid; a ValueError
 ├── ForeignError          a file or folder holds no runs of a known tracker, or one of them cannot be read
 ├── LaunchError           a recorded run cannot be started again
 ├── MissingExtraError     an optional dependency is not installed; an ImportError
@@ -14,7 +14,7 @@ RunsError                 the root: catch it for all that follows
 │   ├── ChangedError      what is to be replaced was changed meanwhile
 │   ├── DamagedError      a content is not what its record says
 │   └── StoreAwayError    the folder is not there, or no server answers; it may come back
-└── SweepError            a sweep is not there, or its spec makes no sense; a ValueError
+└── SweepError            a sweep is missing, or its spec is invalid; a ValueError
 
 What observers, the disk or the database raise is turned into one of these, with the original as its cause: a damaged
 record or an artifact that is gone is a StoreError, whatever found it out.
@@ -59,7 +59,7 @@ class ComparisonError(RunsError, ValueError):
 
 
 class FilterError(RunsError, ValueError):
-    """A filter, a sort, a column or a number of points makes no sense."""
+    """A filter, a sort, a column or a number of points is invalid."""
 
 
 class ForeignError(RunsError):
@@ -103,7 +103,7 @@ class StoreAwayError(StoreError):
 
 
 class SweepError(RunsError, ValueError):
-    """A sweep is not there, or its spec makes no sense."""
+    """A sweep is missing, or its spec is invalid."""
 
 
 @contextlib.contextmanager

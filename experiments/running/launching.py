@@ -154,7 +154,7 @@ class Launcher:
             options: Options of the command line, by long flag.
 
         Raises:
-            LabError: If the settings make no sense, or the run cannot be resumed.
+            LabError: If the settings are invalid, or the run cannot be resumed.
             RuntimeError: If there is no command.
         """
         self.world = world_of()

@@ -1,4 +1,4 @@
-"""The trial's side of a sweep: what a process tells the agent that started it, which may end its run early.
+"""The trial's side of a sweep: the reports of a process to the agent that started it, which may end its run early.
 
 `SACRISTAN_TRIAL` names a socket to the agent, and the trial. It is taken out of the environment, and the socket is not
 handed on, so that processes which the run starts are no trials. The agent's side is `runs.work.warm`.
@@ -44,7 +44,7 @@ class Trial:
 
     Attributes:
         metric: Name of the metric that is reported; None if none is.
-        note: What the run's record tells of the sweep; None if it belongs to none.
+        note: Entry about the sweep for the run's record; None if it belongs to none.
         goals: `max` or `min` by the sweep's metrics.
     """
 

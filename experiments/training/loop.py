@@ -111,7 +111,7 @@ def fit(
         checkpointer: Saves the best and newest states, and finds the one to resume from; without one, none is saved.
         val_interval: Epochs between validations; the last epoch is validated in any case.
         log_interval: Optimizer steps between logged values of the training.
-        monitor: Metric that tells the best epoch, such as `val/loss` or `val/accuracy`.
+        monitor: Metric that decides the best epoch, such as `val/loss` or `val/accuracy`.
         mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement after which training stops; None never stops early.
         min_delta: Smallest change of the metric that patience counts as an improvement.

@@ -69,7 +69,7 @@ class StepLog:
                 self._reported.add(name)
                 _log.warning(
                     "train/%s, which the task returns beside its loss, is %s by step %d; the loss does not depend on "
-                    "it, so the training goes on",
+                    "it, so training continues",
                     *(name, mean, step),
                 )
 

@@ -86,7 +86,7 @@ class StateFinder:
             best: Whether to keep best weights.
 
         Returns:
-            Whether the best weights are there, or not needed; if not, the best value starts anew.
+            Whether the best weights are there, or not needed; if not, the best value starts again.
 
         Raises:
             CheckpointError: If they cannot be written.

@@ -83,7 +83,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     """Return the state dict of a model from a checkpoint, a file of `torch.save` or of safetensors. Runs no code.
 
     Args:
-        path: The file; its ending tells the kind.
+        path: The file; its suffix defines the kind.
 
     Returns:
         Tensors by name, on the CPU; of a whole state, the weights alone.

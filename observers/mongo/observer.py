@@ -1,4 +1,4 @@
-"""`MongoObserver`: delivers a run to MongoDB from its journal, through outages of any length.
+"""`MongoObserver`: delivers a run to MongoDB from its journal; outages only delay it.
 
 It is a subclass of Sacred's MongoObserver, for scripts that find their database with `isinstance`. It has the same
 arguments and the same schema of `runs` and `metrics`. The run never waits for the network: a background thread reads
@@ -48,7 +48,7 @@ ARTIFACTS_SLICE_S = 2.0
 
 
 class MongoObserver(SpoolingObserver, SacredMongoObserver):
-    """Delivers runs to a MongoDB, in the background, through outages of any length.
+    """Delivers runs to a MongoDB, in the background; outages only delay them.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
 

@@ -1,4 +1,4 @@
-"""`Shipper`: the thread that delivers one run, through outages of any length."""
+"""`Shipper`: the thread that delivers one run; outages only delay it."""
 
 from __future__ import annotations
 

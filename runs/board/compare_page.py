@@ -38,7 +38,7 @@ def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
     """Return the runs of a view, in the order in which they were named.
 
     Raises:
-        FilterError: If there are too many, or a condition makes no sense.
+        FilterError: If there are too many, or a condition is invalid.
         StoreError: If a run is not there.
     """
     if len(view.run) > _MAX_RUNS:

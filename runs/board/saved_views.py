@@ -76,7 +76,7 @@ def _remove(visit: Visit) -> Response:
         if view.version == visit.given("version"):
             visit.store.views.remove(view)
             return json_response({"done": f"view {view.name} removed"})
-    raise FilterError("there is no such view by now; look at the list again")
+    raise FilterError("this view is gone; reload the list")
 
 
 ROUTES = [

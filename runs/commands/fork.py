@@ -29,7 +29,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Start the new run, in the place of this process."""
+    """Start the new run, instead of this process."""
     from runs.rerun.processes import check_settings
     from runs.rerun.resuming import fork_launch
     from runs.rerun.states import with_folder

@@ -1,4 +1,4 @@
-"""`mongod`: a database server of one's own."""
+"""`mongod`: your own database server."""
 
 from __future__ import annotations
 

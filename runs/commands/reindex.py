@@ -1,4 +1,4 @@
-"""`reindex`: the index over a folder of runs, built anew."""
+"""`reindex`: rebuild the index over a folder of runs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Resume the run, in the place of this process."""
+    """Resume the run, instead of this process."""
     from runs.rerun.record import Record
     from runs.rerun.resuming import changed_sources, resume_launch
     from runs.rerun.states import states_of, with_folder

@@ -83,7 +83,7 @@ class RecordReader(abc.ABC):
             max_bytes: Maximum number of bytes; by default everything there is now.
 
         Returns:
-            The bytes, and the position after them. While the run goes on, a database lacks the middle of a long
+            The bytes, and the position after them. While the run continues, a database lacks the middle of a long
             output; one line says so.
         """
 

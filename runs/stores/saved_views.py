@@ -125,4 +125,4 @@ def _check(view: SavedView, now: Any, seen: str) -> None:
     if present is None:
         raise ChangedError(f"the view {view.name!r} has been removed; save it under its name again")
     if present.version != seen:
-        raise ChangedError(f"there is a view {view.name!r} already, which others may have saved; look at it first")
+        raise ChangedError(f"there is a view {view.name!r} already, perhaps saved by others; open it first")

@@ -297,7 +297,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.Z
         if not all(map(_is_checkable, manifest["files"].values())):
             raise ValueError("a file has no length or SHA-256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        _refuse(path, f"its {MANIFEST} makes no sense ({error})")
+        _refuse(path, f"its {MANIFEST} is invalid ({error})")
     return manifest
 
 
@@ -309,7 +309,7 @@ def _folders(path: Path, manifest: dict[str, Any]) -> list[str]:
     try:
         folders = [str(run["folder"]) for run in manifest["runs"]]
     except (KeyError, TypeError) as error:
-        _refuse(path, f"its {MANIFEST} makes no sense ({error})")
+        _refuse(path, f"its {MANIFEST} is invalid ({error})")
     odd = [folder for folder in folders if not re.fullmatch(r"[1-9]\d{0,8}", folder)]
     if (
         odd

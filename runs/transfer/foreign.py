@@ -147,7 +147,7 @@ def _read(found: Found) -> ForeignRun:
     except (ForeignError, MissingExtraError, OSError):
         raise
     except Exception as error:  # parsers raise what they meet
-        raise ForeignError(f"its content makes no sense ({type(error).__name__}: {error})") from error
+        raise ForeignError(f"its content is invalid ({type(error).__name__}: {error})") from error
     for time in (start_of(run), run.stopped or 0.0):
         if not abs(time) < _FAR_S:
             raise ForeignError(f"got the time {time:g}, expected seconds since 1970")

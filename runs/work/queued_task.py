@@ -1,4 +1,4 @@
-"""`QueuedTask`: an attempt at a queued run, as a task of a worker: how it starts, and what is said of its end."""
+"""`QueuedTask`: an attempt at a queued run, as a task of a worker: how it starts, and how its end is reported."""
 
 from __future__ import annotations
 

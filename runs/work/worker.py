@@ -63,7 +63,7 @@ class Task(abc.ABC):
         launch: How its process is started.
         claims: Where it is claimed.
         attempt: The claimed attempt.
-        trial: What the process is told, as in `WarmPython.start`; nothing outside of a sweep.
+        trial: Facts for the process, as in `WarmPython.start`; none outside of a sweep.
         timeout_s: Seconds that the process may take.
         hears: Whether the process tells when its run begins, and asks before; see `WarmPython.start`.
     """

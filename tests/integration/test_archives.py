@@ -312,7 +312,7 @@ HOSTILE = {
     "cut-off": (cut_off, "it is damaged, or no ZIP file"),
     "no-zip": (lambda path, good: path.write_bytes(b"no zip"), "no ZIP file"),
     "no-manifest": (lambda path, good: make(path, {"1/run.json": b"{}"}), r"it has no manifest.json"),
-    "odd-manifest": (lambda path, good: make(path, good | {"manifest.json": b"[]"}), "makes no sense"),
+    "odd-manifest": (lambda path, good: make(path, good | {"manifest.json": b"[]"}), "is invalid"),
     "no-run": (
         lambda path, good: make(path, listed({n: d for n, d in good.items() if n != "1/run.json"})),
         "names runs that are not there",

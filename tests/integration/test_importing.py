@@ -367,7 +367,7 @@ def test_table_of_a_number_that_no_float_holds_hides_no_others_and_keys_of_a_con
     (folder / "b.csv").write_text("loss\n1\n")
     (folder / "config.yaml").write_text("lr: {0: 0.1, rest: 2}\n")
     failed, new = take(folder, store)
-    assert failed.left_out == ("its content makes no sense (OverflowError: int too large to convert to float)",)
+    assert failed.left_out == ("its content is invalid (OverflowError: int too large to convert to float)",)
     assert (failed.outcome, new.outcome) == ("failed", "new")
     [run] = store
     assert run.config == {"lr": {"0": 0.1, "rest": 2}}

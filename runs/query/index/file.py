@@ -107,7 +107,7 @@ class IndexFile:
             except sqlite3.Error as error:
                 self._recover(error)
             except (LookupError, TypeError, ValueError):
-                # The file's content makes no sense; if it is new, the fault lies elsewhere.
+                # The file's content is invalid; if it is new, the fault lies elsewhere.
                 if self._was_remade:
                     raise
                 if not self._remove():

@@ -249,7 +249,7 @@ class FolderRun(Run):
 
     def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
         if "\0" in path:
-            return missing_content(name, "its record names a path that there cannot be")
+            return missing_content(name, "its record names an impossible path")
         target, inside = (base / path).resolve(), base.resolve()
         if not target.is_relative_to(inside):
             return missing_content(name, "its record names a path outside of the store")

@@ -90,7 +90,7 @@ def run_array(
     Raises:
         MissingExtraError: If submitit is not installed.
         SweepError: If the job cannot be submitted, or ends with points left.
-        KeyboardInterrupt: After a Ctrl-C; the job goes on.
+        KeyboardInterrupt: After a Ctrl-C; the job continues.
     """
     folder = place.base.absolute() / "sweeps" / id / "slurm"
     with contextlib.closing(place.home(id)) as home:

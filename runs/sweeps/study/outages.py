@@ -27,7 +27,7 @@ _SLOW = ("timed out", "No servers found yet")
 def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]]:
     """Return a collection whose writes are on the disk when they are acknowledged, so that no kill takes them back.
 
-    What others have read or relied on, such as an entry of a journal or a claim, must not be written anew.
+    What others have read or relied on, such as an entry of a journal or a claim, must not be written again.
     """
     concern = WriteConcern(**{**collection.write_concern.document, "j": True})
     return collection.with_options(write_concern=concern)

@@ -41,7 +41,7 @@ def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
 
 
 def _shuffled(number: int, size: int, seed: int) -> int:
-    """Return the number in the place of `number` in a permutation that depends on the seed alone.
+    """Return the number that replaces `number` in a permutation that depends on the seed alone.
 
     It is a Feistel network over the smallest square of a power of two that holds `size` numbers, walked until the
     result is one of them: no list is shuffled, however large the grid. Source: Black and Rogaway 2002, "Ciphers with

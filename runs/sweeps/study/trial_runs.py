@@ -112,7 +112,7 @@ def resumed(run: Run, definition: Definition) -> Launch | None:
 
 
 def objective_value(run: Run, name: str) -> float | str:
-    """Return what a run came to in an objective; a text says why there is nothing.
+    """Return the value of a run in an objective; a text explains a missing one.
 
     Args:
         run: A run that has ended.

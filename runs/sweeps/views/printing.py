@@ -1,4 +1,4 @@
-"""Commands that look at sweeps: their status, and plots."""
+"""Commands that read sweeps: their status, and plots."""
 
 from __future__ import annotations
 

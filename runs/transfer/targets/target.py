@@ -69,7 +69,7 @@ def key_of(run: Run) -> str:
 
 
 def state_of(run: Run) -> str:
-    """Return a digest of the record, which changes when the run goes on, or its tags or note change.
+    """Return a digest of the record, which changes when the run continues, or its tags or note change.
 
     Args:
         run: The run.

@@ -123,7 +123,7 @@ class _Reading:
         except EOFError as error:
             self._run.left_out.append(f"{file.name}: its last {error.args[0]} bytes are no whole record")
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-            raise ForeignError(f"{file.name}: record {count + 1} makes no sense ({error})") from error
+            raise ForeignError(f"{file.name}: record {count + 1} is invalid ({error})") from error
         except Exception as error:  # protobuf's DecodeError
             raise ForeignError(f"{file.name}: record {count + 1} is no record of W&B ({error})") from error
         return count

@@ -6,7 +6,7 @@ from ingredients.probe import check_probes, check_profile
 REFUSED = [
     (lambda: check_probes(0, []), r"probe\.every: got 0, expected at least 1"),
     (lambda: check_probes(1, ["gradient"]), r"probe\.what: got 'gradient', .*; did you mean gradients\?"),
-    (lambda: check_probes(1, ["x"]), r"probe\.what: got 'x', which no probe looks at; there are: inputs, activations"),
+    (lambda: check_probes(1, ["x"]), r"probe\.what: got 'x', which no probe measures; there are: inputs, activations"),
     (lambda: check_profile([3]), r"probe\.profile: got \[3\], expected the first and the last step, such as"),
     (lambda: check_profile([0, 4]), r"probe\.profile: got \[0, 4\]"),
     (lambda: check_profile([5, 4]), r"probe\.profile: got \[5, 4\]"),
