@@ -155,7 +155,7 @@ def from_factory(
         return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
     datasets = {code: _dataset(part, where) for code, part in parts.items()}
     if keeps_structure or not all(map(_has_plain_items, datasets.values())):
-        return structured_source(datasets, where, target, collate, weights)
+        return structured_source(datasets, target, collate, weights)
     return _from_datasets(datasets, where, dtype, weights)
 
 

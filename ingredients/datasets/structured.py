@@ -88,7 +88,7 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
 
 
 def structured_source(
-    parts: Mapping[int | None, Any], where: str, target: str | None, collate: Any, weights: str | None = None
+    parts: Mapping[int | None, Any], target: str | None, collate: Any, weights: str | None = None
 ) -> Source:
     """Return samples of any structure as a source.
 
@@ -98,7 +98,6 @@ def structured_source(
 
     Args:
         parts: Map-style datasets or `ArrayStructure`s by the code of their part; None leaves the split to the lab.
-        where: The setting that names them, for messages.
         target: Key of the label in samples that are dicts.
         collate: Function that makes a batch of samples.
         weights: Key of the weight in samples that are dicts, or an attribute of the datasets with all weights.

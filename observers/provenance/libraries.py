@@ -60,10 +60,10 @@ class Libraries:
                 top = name.partition(".")[0]
                 folders.setdefault(top, str(folder))
                 files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
-        self.found = {name: self._entry(name, folders[name], files[name]) for name in sorted(files)}
+        self.found = {name: self._entry(folders[name], files[name]) for name in sorted(files)}
         return self.found != before
 
-    def _entry(self, name: str, folder: str, files: dict[str, str]) -> dict[str, Any]:
+    def _entry(self, folder: str, files: dict[str, str]) -> dict[str, Any]:
         root = repository_of(Path(folder, next(iter(files))).parent)
         if root is not None and root not in self._commits:
             self._commits[root] = commit_of(root)
