@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import functools
 import io
 import sys
 from collections import Counter
@@ -29,6 +31,7 @@ _TABLES = ("csv", "json", "parquet")
 _TRACKERS = ("tensorboard", "mlflow", "wandb")
 _ARCHIVES = ("zip", "rocrate")
 _FORMATS = (*_ARCHIVES, *_TABLES, *_TRACKERS)
+_STDOUT = Path("/dev/stdout")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,27 +48,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
     help = "a table of the points of these metrics, or of all"
     parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)
-    help = "an archive for blind review: replace names of users, machines, paths, addresses and commits"
+    help = "for blind review: replace names of users, machines, paths, addresses and commits"
     parser.add_argument("--anonymous", action="store_true", help=help)
     parser.add_argument("--hide", action="append", default=[], metavar="WORD", help="with --anonymous: a further word")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Export:
+    """What to write.
+
+    Attributes:
+        format: One of `_FORMATS`.
+        output: The file, folder or address; None for stdout.
+        columns: Fields of a table of runs.
+        metrics: Metrics of a table of points; None for a table of runs.
+        is_staged: Whether the output is a place in which it does not stay.
+    """
+
+    format: str
+    output: Path | str | None
+    columns: Sequence[str] | None
+    metrics: Sequence[str] | None
+    is_staged: bool = False
+
+
 def main(arguments: argparse.Namespace) -> int:
-    """Write the archive or the table."""
+    """Write the archive, the table, or the runs of a tracker."""
     format = _format_of(arguments)
-    output = None if format in _TRACKERS else output_of(arguments)
+    output = arguments.output if format in _TRACKERS else output_of(arguments)
+    columns = names_in(arguments.columns) if arguments.columns else None
+    export = _Export(format, output, columns, arguments.metrics)
     with open_given(arguments) as store:
-        columns = names_in(arguments.columns) if arguments.columns else None
         runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
-        if format in _TRACKERS:
-            return _export_to_tracker(runs, str(arguments.output), format)
-        if arguments.anonymous:
-            _export_anonymous(runs, arguments.output, arguments.hide, is_crate=format == "rocrate")
-        elif format in _ARCHIVES:
-            _export_archive(runs, arguments.output, is_crate=format == "rocrate")
-        else:
-            _export_table(runs, columns, arguments.metrics, format, output)
-    return 0
+        write = functools.partial(_write_anonymous, hide=arguments.hide) if arguments.anonymous else _write
+        code, what = write(runs, export)
+    if format in _TRACKERS:
+        print_text(f"exported to {hide_passwords(str(output))}: {what}")
+    elif what:
+        print_written(output or _STDOUT, what)
+    return code
 
 
 def _place(text: str) -> Path | str:
@@ -88,23 +109,51 @@ def _format_of(arguments: argparse.Namespace) -> str:
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     if arguments.hide and not arguments.anonymous:
         raise RunsError("export: got --hide without --anonymous, expected both")
-    if arguments.anonymous and format not in _ARCHIVES:
+    if arguments.anonymous and isinstance(arguments.output, str):
         raise RunsError(
-            f"export: got --anonymous for {format}, expected zip or rocrate; import the anonymous archive into a new "
-            "folder, and export from there"
+            f"export: got --anonymous and the address {hide_passwords(arguments.output)}, expected a folder, all of "
+            "which can be searched"
         )
     return format
 
 
-def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
-    """Write runs to another tracker, and report; return 1 if one could not be written."""
+def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
+    """Write runs; return the exit code, and what was written."""
+    if export.format in _TRACKERS:
+        return _write_to_tracker(runs, export)
+    return _write_archive(runs, export) if export.format in _ARCHIVES else _write_table(runs, export)
+
+
+def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str]) -> tuple[int, str]:
+    from runs.transfer.anonymous import UNPROVEN, anonymised
+
+    for sentence in UNPROVEN:
+        print_to_stderr(f"note: {sentence}")
+    output = Path(export.output or _STDOUT)
+    with anonymised(runs, output, hide, overwrite=True) as anonymous:
+        columns, metrics = (
+            names and [anonymous.name(name) for name in names] for names in (export.columns, export.metrics)
+        )
+        staged = _Export(export.format, anonymous.place, columns, metrics, is_staged=True)
+        code, what = _write(anonymous.runs, staged)
+    for word, (replacement, count) in anonymous.replaced.items():
+        print_to_stderr(f"replaced {word!r} by {replacement!r}: {count_text(count, 'time')}")
+    for word in anonymous.common:
+        print_to_stderr(f"note: {word!r} is a common word: it is removed from fields for names only")
+    print_left_out(anonymous.left_out)
+    if export.output is not None:
+        print_to_stderr(f"note: keep {output}.replaced.json to yourself: it lists what was replaced")
+    return code, "; ".join(filter(None, (what, "no word was found in it")))
+
+
+def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     from runs.transfer.exporting import export_to
     from runs.transfer.targets import target_of
 
     counts: Counter[str] = Counter()
-    for sentence in target_of(kind).LACKS:
+    for sentence in target_of(export.format).LACKS:
         print_to_stderr(f"note: {sentence}")
-    for run in export_to(runs, output, kind):
+    for run in export_to(runs, str(export.output), export.format, is_moved=export.is_staged):
         counts[run.outcome] += 1
         counts["partial"] += bool(run.left_out) and run.outcome != "failed"
         counts["points"] += run.num_points
@@ -115,63 +164,45 @@ def _export_to_tracker(runs: Sequence[Run], output: str, kind: str) -> int:
             print_to_stderr(f"note: not exported of run {run.id}: {sentence}")
     parts = [f"{counts[name]} {name}" for name in ("new", "replaced", "present", "failed") if counts[name]]
     partial = f"; {counts['partial']} only in part, see above" if counts["partial"] else ""
-    print_text(
-        f"exported to {hide_passwords(output)}: {', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}"
-    )
-    return 1 if counts["failed"] else 0
+    what = f"{', '.join(parts)}; {count_text(counts['points'], 'point')}{partial}"
+    return 1 if counts["failed"] else 0, what
 
 
-def _export_anonymous(runs: Sequence[Run], output: Path, hide: Sequence[str], *, is_crate: bool) -> None:
-    from runs.transfer.anonymous import UNPROVEN, export_anonymous
-
-    for sentence in UNPROVEN:
-        print_to_stderr(f"note: {sentence}")
-    done = export_anonymous(runs, output, hide, overwrite=True, is_crate=is_crate)
-    for word, (replacement, count) in done.replaced.items():
-        print_to_stderr(f"replaced {word!r} by {replacement!r}: {count_text(count, 'time')}")
-    for word in done.common:
-        print_to_stderr(f"note: {word!r} is a common word: it is removed from fields for names only")
-    print_left_out(done.left_out)
-    print_written(output, f"runs {', '.join(run.id for run in runs)}, {done.num_files} files; no word was found in it")
-
-
-def _export_archive(runs: Sequence[Run], output: Path, *, is_crate: bool) -> None:
+def _write_archive(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     from runs.transfer import research_crate
     from runs.transfer.archives import export_runs
 
+    is_crate = export.format == "rocrate"
     if is_crate:
         research_crate.check_extra()
         for sentence in research_crate.LACKS:
             print_to_stderr(f"note: {sentence}")
-    done = export_runs(runs, output, overwrite=True, is_crate=is_crate)
-    print_written(output, f"runs {', '.join(run.id for run in runs)}, {done.num_files} files")
+    assert export.output is not None  # `_format_of` asks for it
+    done = export_runs(runs, export.output, overwrite=True, is_crate=is_crate)
     print_left_out(done.left_out)
+    return 0, f"runs {', '.join(run.id for run in runs)}, {done.num_files} files"
 
 
-def _export_table(
-    runs: Sequence[Run],
-    columns: Sequence[str] | None,
-    metrics: Sequence[str] | None,
-    format: str,
-    output: Path | None,
-) -> None:
+def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     from runs.transfer import tables
 
     rows: Any
     problems: dict[str, str] = {}
-    if metrics is not None:
-        names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(runs, metrics, problems)
+    output = None if export.output is None else Path(export.output)
+    if export.metrics is not None:
+        names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(runs, export.metrics, problems)
     else:
-        names, rows, problems = tables.run_rows(runs, columns)
-    if format == "parquet" and output is not None:
+        names, rows, problems = tables.run_rows(runs, export.columns)
+    if export.format == "parquet" and output is not None:
         tables.write_parquet(output, names, rows)
     else:
         with _opened(output) as stream:
-            if format == "json":
+            if export.format == "json":
                 tables.write_json(stream, rows, strict)
             else:
                 tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
     print_problems(problems)
+    return 0, ""
 
 
 @contextlib.contextmanager

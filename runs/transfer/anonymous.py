@@ -1,39 +1,34 @@
 """Runs without their people, machines and places, for blind review.
 
-Each run is written anew into a temporary store, with all that names a person, a machine or a place replaced in records,
-output, sources, the diff, media, notes and artifacts. The archive is made from that store, and appears only after every
-byte of it was searched for the words (`runs.transfer.hidden_words`).
+Each run is first written into a scratch store, with all that names a person, a machine or a place replaced in records,
+output, sources, the diff, media, notes and artifacts. Any exporter then writes from that store. What it wrote appears
+only after every byte of it was searched for the words (`runs.transfer.hidden_words`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import hashlib
-import io
 import itertools
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
-from observers.record.points.points import Series
-from runs.drawing.output_file import check_output, writing
+from runs.drawing.output_file import check_output, is_stream
 from runs.errors import StoreError, naming_os_errors
-from runs.stores.content import Content, Medium
-from runs.stores.folders.adding import RELATIONS
 from runs.stores.opening import open_store
 from runs.stores.run import Run
-from runs.transfer.archives import export_runs, staging_beside
+from runs.transfer.anonymous_run import AnonymousRun
 from runs.transfer.hidden_words import HiddenWords
 from runs.transfer.identifying_words import IdentifyingWords
-from runs.transfer.unloading import uid_of, unload
+from runs.transfer.staging import publish, staging_beside
+from runs.transfer.unloading import unload
 
-__all__ = ["UNPROVEN", "AnonymousArchive", "export_anonymous"]
+__all__ = ["UNPROVEN", "AnonymousRuns", "anonymised"]
 
 UNPROVEN = (
-    "pixels of pictures and videos, sounds, weights, and files packed in other ways, such as Parquet, are not searched",
+    "pixels of pictures and videos, sounds, weights, and files packed in other ways, such as HDF5, are not searched",
     "words that no record names are not known: add names of people, groups and projects with --hide WORD",
     "the uid and the times of the runs stay",
 )
@@ -41,64 +36,92 @@ _MOST_FOUND = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class AnonymousArchive:
-    """The outcome of an anonymous export.
+class AnonymousRuns:
+    """Runs without the words, and where to export them to.
 
     Attributes:
-        num_files: Number of files in the archive.
-        replaced: What was written instead of each word, and how often.
+        runs: The runs, in a scratch store, with the ids 1, 2, ... in the order of the originals.
+        place: The file or folder to write.
         common: Names of accounts and machines that are common words: they were removed from their own fields only.
         left_out: A sentence for each part that could not be kept.
+        replacements: What is written instead of each word.
     """
 
-    num_files: int
-    replaced: dict[str, tuple[str, int]]
+    runs: tuple[Run, ...]
+    place: Path
     common: tuple[str, ...]
     left_out: tuple[str, ...]
+    replacements: dict[str, str]
+    _hidden: HiddenWords
+
+    @property
+    def replaced(self) -> dict[str, tuple[str, int]]:
+        """What was written instead of each word that was found, and how often."""
+        return {word: (self.replacements[word], count) for word, count in sorted(self._hidden.counts.items())}
+
+    def name(self, name: str) -> str:
+        """Return what the name of a field or a metric became.
+
+        Args:
+            name: Its name in the originals.
+        """
+        return self._hidden.text(name)
 
 
-def export_anonymous(
-    runs: Sequence[Run], path: str | Path, hide: Sequence[str] = (), *, overwrite: bool = False, is_crate: bool = False
-) -> AnonymousArchive:
-    """Export runs into an archive that names no people, machines and places.
+@contextlib.contextmanager
+def anonymised(
+    runs: Sequence[Run], output: str | Path, hide: Sequence[str] = (), *, overwrite: bool = False
+) -> Iterator[AnonymousRuns]:
+    """Export runs so that the output names no people, machines and places.
+
+    The block writes the runs to a place beside the output. When it ends, every byte there is searched, and the output
+    appears, with the list of what was replaced beside it: `OUTPUT.replaced.json`.
 
     Args:
         runs: Runs that have ended, of any stores.
-        path: The archive; see `runs.transfer.archives.export_runs`.
+        output: The file, or the folder, which must be new or empty.
         hide: Further words to hide, as whole words in any case.
         overwrite: Whether to replace an existing file.
-        is_crate: Whether to describe the runs as a Process Run Crate.
 
-    Returns:
-        What was replaced and left out.
+    Yields:
+        The anonymous runs and the place.
 
     Raises:
-        StoreError: If a run is running or cannot be read, the file cannot be written, or a word is left in it. Then no
-            file is written.
+        StoreError: If a run is running or cannot be read, the output cannot be written, or a word is left in it. Then
+            nothing is written.
 
     Example:
-        with open_store("my_runs") as store:
-            done = export_anonymous(store.find("status=COMPLETED"), "review.zip", ["our-project"], overwrite=True)
-            print(done.replaced, done.common, done.left_out)
+        with open_store("my_runs") as store, anonymised(store.find(), "review.zip", ["our-project"]) as anonymous:
+            export_runs(anonymous.runs, anonymous.place)
+        print(anonymous.replaced, anonymous.common, anonymous.left_out)
     """
-    path = Path(path)
-    check_output(path, overwrite=overwrite)
+    output = Path(output)
+    _check_place(output, overwrite=overwrite)
     words = _words_of(runs, hide)
     hidden, left_out = HiddenWords(words.replacements), list[str]()
-    with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as folder:
-        store = folder / "runs"
+    with naming_os_errors(f"{output} cannot be written"), staging_beside(output) as folder:
         for number, run in enumerate(runs, 1):
-            staged = unload(_AnonymousRun(run, hidden, left_out), store, str(number))
+            staged = unload(AnonymousRun(run, hidden, left_out), folder / "runs", str(number))
             left_out += [f"run {run.id}: {hidden.text(text)}" for text in staged.left_out]
-        archive = folder / "archive.zip"
-        with open_store(store) as opened:
-            done = export_runs([opened.get(str(n)) for n in range(1, len(runs) + 1)], archive, is_crate=is_crate)
-        if found := list(itertools.islice(hidden.found_in(archive), _MOST_FOUND)):
+        with open_store(folder / "runs", create=True) as store:
+            copies = tuple(store.get(str(number)) for number in range(1, len(runs) + 1))
+            common = tuple(sorted(words.common))
+            place = folder / "output"
+            anonymous = AnonymousRuns(copies, place, common, tuple(left_out), words.replacements, hidden)
+            yield anonymous
+        if found := list(itertools.islice(hidden.found_in(place), _MOST_FOUND)):
             raise StoreError(f"words to hide are left, so nothing is written: {'; '.join(found)}")
-        with writing(path, overwrite=overwrite) as stream, archive.open("rb") as source:
-            shutil.copyfileobj(source, stream, 2**20)
-    replaced = {word: (words.replacements[word], count) for word, count in sorted(hidden.counts.items())}
-    return AnonymousArchive(done.num_files, replaced, tuple(sorted(words.common)), (*left_out, *done.left_out))
+        if not is_stream(output):
+            listed = _write_list(folder / "replaced.json", runs, anonymous)
+            publish(listed, output.with_name(f"{output.name}.replaced.json"), overwrite=True)
+        publish(place, output, overwrite=overwrite)
+
+
+def _check_place(output: Path, *, overwrite: bool) -> None:
+    if not output.is_dir():
+        check_output(output, overwrite=overwrite)
+    elif any(output.iterdir()):
+        raise StoreError(f"{output} has files, which would not be searched; name a new folder")
 
 
 def _words_of(runs: Sequence[Run], hide: Sequence[str]) -> IdentifyingWords:
@@ -115,116 +138,14 @@ def _words_of(runs: Sequence[Run], hide: Sequence[str]) -> IdentifyingWords:
     return words
 
 
-class _AnonymousRun(Run):
-    """A run that is read without the words."""
-
-    def __init__(self, run: Run, hidden: HiddenWords, left_out: list[str]) -> None:
-        store: Any = SimpleNamespace(where="anonymous", check_field=lambda name: None, tell=lambda *_: None)
-        super().__init__(store, run.id)
-        self._run, self._hidden, self._left_out = run, hidden, left_out
-
-    @functools.cached_property
-    def document(self) -> dict[str, Any]:
-        left = {*RELATIONS, "changes", "notified", "states_folder", "folder", "cwd"}
-        if any(self._run.document.get(relation) for relation in RELATIONS):
-            self._left_out.append(f"run {self.id}: versions of artifacts, which are known by their digests")
-        document = {name: value for name, value in self._run.document.items() if name not in left}
-        cleaned: dict[str, Any] = self._hidden.document(_without_names(document))
-        return {**cleaned, "uid": uid_of(self._run)}
-
-    def _part(self, name: str) -> dict[str, Any]:
-        cleaned: dict[str, Any] = self._hidden.document(_without_names(self._run._read_part(name)))
-        return cleaned
-
-    def _check_is_there(self) -> None:
-        self._run._check_is_there()
-
-    def _true_status(self) -> str:
-        return self._run.status
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        lease = self._run.lease
-        return lease and {**lease, "host": "anonymous", "boot_id": "anonymous", "pid_namespace": None}
-
-    def notes(self) -> dict[str, Any]:
-        kept = {name: self._run.notes().get(name) for name in ("tags", "note", "display_name")}
-        cleaned: dict[str, Any] = self._hidden.document({name: value for name, value in kept.items() if value})
-        return cleaned
-
-    @functools.cached_property
-    def _names(self) -> dict[str, str]:
-        return {self._hidden.text(name): name for name in self._run.metrics}
-
-    def _metric_names(self) -> list[str]:
-        return list(self._names)
-
-    def _series(self, name: str) -> Series | None:
-        return self._run.metric(self._names[name]) if name in self._names else None
-
-    def stored(self, kind: str) -> list[Content]:
-        return [self._cleaned(content) for content in self._run.stored(kind)]
-
-    def _cleaned(self, content: Content) -> Content:
-        return Content(self._hidden.text(content.name), lambda: self._open(content))
-
-    def _open(self, content: Content) -> BinaryIO:
-        data = self._hidden.file(content.name, content.read())
-        if data is None:
-            raise StoreError("it is left out, as it holds words to hide and is neither text nor an archive")
-        return io.BytesIO(data)
-
-    @property
-    def rank_outputs(self) -> dict[int, Content]:
-        return {rank: self._cleaned(content) for rank, content in self._run.rank_outputs.items()}
-
-    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        text = self._run.read_output()[0].decode(errors="replace")
-        data = self._hidden.text(text).encode()[start:][:max_bytes]
-        return data, start + len(data)
-
-    @property
-    def media(self) -> list[Medium]:
-        return [Medium.of(entry, contents) for entry, contents in self.media_entries()]
-
-    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        found = []
-        for entry, (file, *images) in self._run.media_entries():
-            try:
-                with self._open(file) as stream:
-                    data = stream.read()
-            except StoreError as error:
-                self._left_out.append(f"run {self.id}: a medium: {error}")
-                continue
-            digest = hashlib.sha256(data).hexdigest()
-            name = f"media/{digest}.{entry['file'].rpartition('.')[2]}"
-            cleaned = self._hidden.document(entry) | {"file": name, "sha256": digest, "bytes": len(data)}
-            found.append((cleaned, [Content(name, _opener(data)), *images]))
-        return found
-
-    def artifact_details(self) -> dict[str, dict[str, Any]]:
-        cleaned: dict[str, dict[str, Any]] = self._hidden.document(self._run.artifact_details())
-        return cleaned
-
-    def odd_values(self) -> bytes:
-        return self._hidden.text(self._run.odd_values().decode(errors="replace")).encode()
-
-    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> Any:
-        raise StoreError("versions of artifacts are left out")
-
-    def original(self) -> Run | None:
-        return None
-
-
-def _opener(data: bytes) -> Callable[[], BinaryIO]:
-    return lambda: io.BytesIO(data)
-
-
-def _without_names(value: Any) -> Any:
-    """Return a record without the fields that name users and machines, as common words stay elsewhere."""
-    if isinstance(value, Mapping):
-        named = ("user", "username", "hostname")
-        return {
-            key: _without_names(item) for key, item in value.items() if key not in named or not isinstance(item, str)
-        }
-    return [_without_names(item) for item in value] if isinstance(value, list | tuple) else value
+def _write_list(path: Path, runs: Sequence[Run], anonymous: AnonymousRuns) -> Path:
+    """Write for the authors, and for nobody else, what stands for what."""
+    document: dict[str, Any] = {
+        "runs": {str(number): run.id for number, run in enumerate(runs, 1)},
+        "replaced": {word: {"by": by, "times": count} for word, (by, count) in anonymous.replaced.items()},
+        "common": anonymous.common,
+        "left_out": anonymous.left_out,
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document, indent=1))
+    return path

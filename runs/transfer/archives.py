@@ -10,30 +10,28 @@ a run is imported.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import re
 import shutil
 import stat
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from observers.record.json_text import parse_json
 from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
-from runs.drawing.output_file import check_output, is_stream, writing
+from runs.drawing.output_file import check_output
 from runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors
 from runs.stores.changes import Copied
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.research_crate import METADATA, check_extra, described
+from runs.transfer.staging import publish, staging_beside
 from runs.transfer.unloading import unload
 
 __all__ = ["export_runs", "import_runs"]
@@ -98,14 +96,17 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
         check_extra()
     left_out: list[str] = []
     # On the disk of the archive, which needs the room anyway.
-    with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as base:
+    with naming_os_errors(f"{path} cannot be written"), staging_beside(path) as folder:
+        base, archive = folder / "runs", folder / "archive.zip"
+        base.mkdir()
         entries = [_unload(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
         if is_crate:
             folders = dict(zip((entry["folder"] for entry in entries), runs, strict=True))
             (base / METADATA).write_text(json.dumps(described(folders, base), indent=1))
-        with writing(path, overwrite=overwrite) as stream:
+        with archive.open("wb") as stream:
             count = _write(stream, base, entries, runs[0].store.tell if runs else lambda *_: None, left_out)
-            num_bytes = stream.seek(0, os.SEEK_END)
+            num_bytes = stream.tell()
+        publish(archive, path, overwrite=overwrite)
     return Exported(count, num_bytes, tuple(left_out))
 
 
@@ -117,26 +118,6 @@ def _unload(run: Run, base: Path, folder: str, left_out: list[str]) -> dict[str,
     staged = unload(run, base, folder)
     left_out += [f"run {run.id}: {text}" for text in staged.left_out]
     return {"folder": folder, "uid": staged.uid, "name": run.name, "id": run.id}
-
-
-@contextlib.contextmanager
-def staging_beside(path: Path) -> Iterator[Path]:
-    """Create a temporary folder beside a file, or elsewhere if the file is a pipe; delete it at the end of the block.
-
-    Args:
-        path: The file.
-
-    Yields:
-        The folder.
-
-    Raises:
-        OSError: If it cannot be created.
-    """
-    beside = None if is_stream(path) else path.parent
-    if beside is not None:
-        beside.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name[:64]}.", dir=beside) as name:
-        yield Path(name)
 
 
 def _write(

@@ -34,7 +34,7 @@ class ExportedRun:
     left_out: tuple[str, ...] = ()
 
 
-def export_to(runs: Sequence[Run], output: str | Path, kind: str) -> Iterator[ExportedRun]:
+def export_to(runs: Sequence[Run], output: str | Path, kind: str, *, is_moved: bool = False) -> Iterator[ExportedRun]:
     """Write runs to another tracker, one by one, with their original times and steps; one that fails hides no others.
 
     Exporting again adds nothing, and completes what was interrupted. `runs.transfer.targets` lists what each tracker
@@ -44,6 +44,7 @@ def export_to(runs: Sequence[Run], output: str | Path, kind: str) -> Iterator[Ex
         runs: Runs of any stores.
         output: A folder, or the address of a server.
         kind: `tensorboard`, `mlflow` or `wandb`.
+        is_moved: Whether the folder will be moved, so that nothing in it may name its place.
 
     Yields:
         The outcome for each run.
@@ -65,6 +66,8 @@ def export_to(runs: Sequence[Run], output: str | Path, kind: str) -> Iterator[Ex
         for number, run in enumerate(runs):
             run.store.tell("exporting runs", number, len(runs))
             yield _export(run, target)
+        if is_moved:
+            target.forget_place()
 
 
 def _export(run: Run, target: Target) -> ExportedRun:

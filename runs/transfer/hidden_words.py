@@ -1,34 +1,29 @@
 """Words that must not leave: replacing them in texts and files, and searching every byte of what was written for them.
 
 A word is found as a whole word, in any case, and as JSON, URLs and HTML write it. It is also searched for in UTF-16 and
-base64, and inside ZIP, tar, gzip, bzip2 and xz files. Pixels, sounds and weights cannot be searched.
+base64, and inside of what `runs.transfer.packed_files` unpacks. Pixels, sounds and weights cannot be searched.
 """
 
 from __future__ import annotations
 
 import base64
-import bz2
-import gzip
 import html
 import io
 import json
-import lzma
 import re
 import tarfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from runs.transfer.packed_files import BROKEN, COMPRESSED, PARQUET, members
+
 __all__ = ["HiddenWords"]
 
-_PACKED: dict[bytes, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
-    b"\x1f\x8b": (gzip.decompress, lambda data: gzip.compress(data, mtime=0)),
-    b"BZh": (bz2.decompress, bz2.compress),
-    b"\xfd7zXZ": (lzma.decompress, lzma.compress),
-}
 # Binary files whose strings may be replaced by others of the same length.
 _MASKED = (".pkl", ".npy", ".safetensors")
 _MOST_DEPTH = 8
@@ -100,8 +95,11 @@ class HiddenWords:
             depth: The number of archives around it.
 
         Returns:
-            The content; None if it holds a word and is neither text nor an archive, and so must be left out.
+            The content; None if it must be left out: it holds a word and is neither text nor an archive, or it cannot
+            be searched.
         """
+        if data.startswith(PARQUET) and find_spec("pyarrow") is None:
+            return None
         if depth < _MOST_DEPTH and (packed := self._repacked(name, data, depth)) is not None:
             data = packed
         elif _is_text(data):
@@ -133,7 +131,7 @@ class HiddenWords:
     def _repacked(self, name: str, data: bytes, depth: int) -> bytes | None:
         """Return an archive with cleaned members; None for another file. Members that must be left out are missing."""
         try:
-            for head, (unpack, pack) in _PACKED.items():
+            for head, (unpack, pack) in COMPRESSED.items():
                 if data.startswith(head):
                     inner = self.file(Path(name).stem, unpack(data), depth + 1)
                     return None if inner is None else pack(inner)
@@ -141,7 +139,7 @@ class HiddenWords:
                 return self._rezipped(data, depth)
             if data[257:262] == b"ustar":
                 return self._retarred(data, depth)
-        except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError):
+        except BROKEN:
             return None
         return None
 
@@ -181,9 +179,9 @@ class HiddenWords:
             if (word := self._left_in(searched)) is not None:
                 yield f"{place}: {word!r}"
         if depth < _MOST_DEPTH:
-            for inner, content in _members(name, data):
+            for inner, content in members(name, data):
                 yield from self.found(f"{name}/{inner}", content, depth + 1)
-        elif next(_members(name, data), None):
+        elif next(members(name, data), None):
             yield f"{name}: more than {_MOST_DEPTH} archives inside each other, which are not searched"
 
     def found_in(self, path: Path) -> Iterator[str]:
@@ -195,24 +193,6 @@ class HiddenWords:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             name = file.relative_to(path).as_posix() if path.is_dir() else file.name
             yield from self.found(name, b"" if file.is_dir() else file.read_bytes())
-
-
-def _members(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of an archive, as far as they can be read."""
-    try:
-        for head, (unpack, _) in _PACKED.items():
-            if data.startswith(head):
-                yield Path(name).stem, unpack(data)
-        if data.startswith(b"PK\x03\x04"):
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                yield from ((info.filename, archive.read(info)) for info in archive.infolist())
-        elif data[257:262] == b"ustar":
-            with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                for info in tar:
-                    stream = tar.extractfile(info) if info.isfile() else None
-                    yield info.name, b"" if stream is None else stream.read()
-    except (OSError, EOFError, ValueError, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError):
-        return  # its bytes are searched as they are
 
 
 def _bounded(form: bytes) -> bytes:

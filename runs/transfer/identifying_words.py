@@ -22,7 +22,7 @@ __all__ = ["IdentifyingWords"]
 # Names of accounts and machines that are words of their own; they name nobody.
 _COMMON = frozenset(
     ("admin", "administrator", "adm", "base", "code", "data", "debian", "default", "dev", "docker", "exp", "experiment",
-     "gpu", "guest", "home", "host", "jovyan", "lab", "local", "localhost", "main", "master", "model", "mongo",
+     "git", "gpu", "guest", "home", "host", "jovyan", "lab", "local", "localhost", "main", "master", "model", "mongo",
      "mongodb", "nobody", "node", "public", "root", "run", "runner", "runs", "server", "slurm", "student", "sudo",
      "test", "train", "ubuntu", "user", "users", "vagrant", "vm", "work", "worker", "www")
 )  # fmt: skip
@@ -36,6 +36,11 @@ _EMAIL = re.compile(
 )
 _PRIVATE = re.compile(r"(?<![\d.])(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}(?![\d.])")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_ADDRESS = re.compile(
+    r"^(?:\w[\w+.-]*://)?+(?:(?P<account>[^@:/]*)(?::[^@/]*)?@)?(?P<machines>\w[\w.-]*(?::\d+)?(?:,[\w.:-]+)?)"
+    r"(?:[:/](?P<owner>[^/]+)/)?"
+)
+_PUBLIC = re.compile(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$|^127\.")
 
 
 class IdentifyingWords:
@@ -65,7 +70,7 @@ class IdentifyingWords:
     def _add_this_machine(self) -> None:
         for name in (user_name(), *_account_names()):
             self.add("person", name or "")
-        for name in {socket.gethostname(), socket.gethostname().partition(".")[0]}:
+        for name in dict.fromkeys((socket.gethostname(), socket.gethostname().partition(".")[0])):
             self.add("machine", name)
         self.add("path", str(Path.home()))
 
@@ -140,20 +145,26 @@ class IdentifyingWords:
         for option in mapping_of(entry_at(run.document, "meta.options")).values():
             if isinstance(option, str) and re.search(r"://|^[\w.-]+:\d+", option):
                 self._take_address(option)
-        self.add("path", str(Path(run.store.where).absolute()) if "://" not in run.store.where else "")
+        if "://" in run.store.where:
+            self._take_address(run.store.where)
+        else:
+            self.add("path", str(Path(run.store.where).absolute()))
         for value in _texts([run.document, dict(run.config), run.provenance]):
             for match in _PATH.finditer(value):
                 self.add("path", match[1])
                 self.add("path", str(Path(match[1]).parent))
 
     def _take_address(self, address: str) -> None:
-        """Add an address, its machine unless that is public, and the owner of a repository."""
+        """Add an address, its account, its machines unless they are public, and the owner of a repository."""
         self.add("address", address)
-        match = re.search(r"^(?:\w[\w+.-]*://)?(?:[^@/]*@)?([\w.-]+)(?::\d+)?[:/]([^/]+)/", address)
-        if match and not address.startswith("/"):
-            if not re.search(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$", match[1]):
-                self.add("machine", match[1])
-            self.add("person", match[2])
+        match = _ADDRESS.search(address) if ":" in address else None  # else it is a path
+        if match is None:
+            return
+        for machine in re.split(r"(?::\d+)?,|:\d+$", match["machines"]):
+            if not _PUBLIC.search(machine):
+                self.add("machine", machine)
+        self.add("person", match["account"] or "")
+        self.add("person", match["owner"] or "")
 
 
 def _is_public(path: str) -> bool:

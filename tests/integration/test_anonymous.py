@@ -1,28 +1,38 @@
-"""Anonymous archives: no byte names a person, a machine or a place, and the runs can still be read and compared."""
+"""Anonymous exports: no byte names a person, a machine or a place, and the runs can still be read and compared."""
 
 from __future__ import annotations
 
 import base64
 import bz2
+import contextlib
 import gzip
 import io
 import json
 import pickle
+import signal
+import sqlite3
+import sys
 import tarfile
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pandas
+import pymongo
 import pytest
 import torch
 
 from experiments import Experiment
-from observers import FileObserver, Image, Text
+from observers import FileObserver, Image, MongoObserver, Text
 from runs.__main__ import main
 from runs.errors import StoreError
 from runs.stores.opening import open_store
-from runs.transfer.anonymous import export_anonymous
-from runs.transfer.archives import import_runs
+from runs.transfer.anonymous import anonymised
+from runs.transfer.archives import export_runs, import_runs
+from runs.transfer.foreign import import_foreign
+from runs.transfer.packed_files import members
+from tests.processes import Process
 
 USER, HOST, HOME = "adalove", "box17.lab.example", "/home/adalove"
 COMMIT = "8cd7fc8ede9be0e8557418787a2d15edc8b4f779"
@@ -44,11 +54,23 @@ def every_byte(name, data):
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             for member in tar:
                 yield from every_byte(member.name, tar.extractfile(member).read())
+    elif data[:4] == b"PAR1":
+        yield pandas.read_parquet(io.BytesIO(data)).to_csv().encode()
+    elif data[:6] == b"SQLite":
+        database = sqlite3.connect(":memory:")
+        database.deserialize(data)
+        yield "".join(database.iterdump()).encode()
+        database.close()
+    elif data[:4] == b":W&B":
+        yield from (record for _, record in members(name, data))
 
 
-def left_in(path, words=WORDS):
-    """Return the words that are left in an archive."""
-    text = b"\n".join(every_byte("", path.read_bytes())).lower()
+def left_in(place, words=WORDS):
+    """Return the words that are left in a file, or in the names and files of a folder."""
+    files = [place] if place.is_file() else place.rglob("*")
+    pieces = [every_byte(str(path.relative_to(place)), path.read_bytes() if path.is_file() else b"") for path in files]
+    text = b"\n".join(piece for each in pieces for piece in each).lower()
+    assert text
     return {word for word in words for code in ("utf-8", "utf-16-le") if word.lower().encode(code) in text}
 
 
@@ -66,12 +88,27 @@ def nested(text):
     return outer.getvalue()
 
 
+def database_that_splits(word):
+    """Return a database that holds a word on two pages, so that none has all of it."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE people (name)")
+        # Pages of 4092 bytes are filled from the end of a long value.
+        database.execute("INSERT INTO people VALUES (?)", ["x" * 4000 + f" {word} " + "x" * (2 * 4092 - 4)])
+        data = database.serialize()
+    assert word.encode() not in data
+    return data
+
+
 def files():
     """Return contents that hide the user in many ways, by name."""
     weights = io.BytesIO()
     torch.save({"w": torch.ones(3), "path": f"{HOME}/secretlab/data"}, weights)
     notebook = {"cells": [{"source": [f"open('{HOME}/x')"], "outputs": [{"text": f"{USER.upper()}@{HOST}"}]}]}
+    table = io.BytesIO()
+    pandas.DataFrame({"who": [USER, "b"]}).to_parquet(table, compression="gzip")
     return {
+        "table.parquet": table.getvalue(),
+        "people.db": database_that_splits(USER),
         f"{USER}_report.txt": f"by {USER.title()} of SECRETLAB, see http://x/?p=%2Fhome%2F{USER}%2Fa".encode(),
         "deep.tar": nested(f"{USER} was here"),
         "packed.bz2": bz2.compress(f"{USER}\n".encode()),
@@ -86,12 +123,24 @@ def files():
     }
 
 
+def named(record):
+    """Return a record with the person, the machine and the places."""
+    record["host"] |= {"hostname": HOST, "user": USER}
+    record["experiment"]["repositories"] = [
+        {"url": "git@github.com:enchantress/engine.git", "commit": COMMIT, "dirty": False}
+    ]
+    return record | {"cwd": f"{HOME}/work", "command_line": ["exp.py", "-m", f"{HOST}:27017"]}
+
+
 @pytest.fixture(scope="module")
 def runs_folder(tmp_path_factory):
     """Two runs whose records name a person, a machine and places in every part."""
-    folder = tmp_path_factory.mktemp("named")
+    return record(tmp_path_factory.mktemp("named"), lambda folder: FileObserver(folder / "runs"))
+
+
+def record(folder, observer):
     ex = Experiment("review", base_dir=Path(__file__).parent, save_git_info=False)
-    ex.observers.append(FileObserver(folder / "runs"))
+    ex.observers.append(observer(folder))
     ex.add_config(lr=0.1, root=f"{HOME}/secretlab/data", secretlab={"rate": 1})
 
     @ex.main
@@ -110,18 +159,20 @@ def runs_folder(tmp_path_factory):
 
     ex.run()
     ex.run(config_updates={"lr": 0.2})
-    for id in "12":
+    for id in "12" if (folder / "runs").exists() else ():
         path = folder / "runs" / id / "run.json"
-        record = json.loads(path.read_text())
-        record["host"] |= {"hostname": HOST, "user": USER}
-        record |= {"cwd": f"{HOME}/work", "command_line": ["exp.py", "-m", f"{HOST}:27017"]}
-        record["experiment"]["repositories"] = [
-            {"url": "git@github.com:enchantress/engine.git", "commit": COMMIT, "dirty": False}
-        ]
-        path.write_text(json.dumps(record))
+        path.write_text(json.dumps(named(json.loads(path.read_text()))))
+    if not (folder / "runs").exists():
+        return None
     with open_store(folder / "runs") as store:
         store.write_note(store.tag(store.get("1"), [USER]), f"ask {USER} in {HOME}")
     return folder / "runs"
+
+
+def export_anonymous(runs, path, hide=()):
+    with anonymised(runs, path, hide) as anonymous:
+        export_runs(anonymous.runs, anonymous.place)
+    return anonymous
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +188,124 @@ def test_no_byte_of_an_anonymous_archive_names_anyone(archive):
     replaced = {word.lower() for word in done.replaced}
     assert {USER, HOST, "secretlab", "enchantress"} <= replaced
     told = " ".join(done.left_out)
-    for name in ("odd.pickle", "wide.txt", "coded.txt", "events.out.tfevents.1"):
+    for name in ("odd.pickle", "wide.txt", "coded.txt", "events.out.tfevents.1", "table.parquet", "people.db"):
         assert f"'{name}'" in told
     assert "weights.pt" not in told
+    listed = path.with_name("review.zip.replaced.json")
+    assert listed.stat().st_mode & 0o777 == 0o600
+    assert json.loads(listed.read_text())["replaced"][USER]["by"] == "person-1"
+    assert sorted(file.name for file in path.parent.iterdir()) == ["review.zip", "review.zip.replaced.json"]
+
+
+WANDB = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
+FORMATS = {
+    "runs.csv": (),
+    "points.csv": ("--metrics",),
+    "secret.json": ("--metrics", "secretlab/score"),
+    "runs.parquet": (),
+    "crate.zip": ("--format", "rocrate"),
+    "logs": ("--format", "tensorboard"),
+    "wandb": ("--format", "wandb"),
+    "mlflow": ("--format", "mlflow"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "secret.json",
+        "logs",
+        pytest.param("wandb", marks=WANDB),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("runs.csv", "points.csv", "runs.parquet", "crate.zip", "mlflow")
+        ),
+    ],
+)
+def test_no_format_names_anyone(name, runs_folder, tmp_path, capsys):
+    home = tmp_path / USER  # whose own path must not be in the output either
+    words = ["--store", str(runs_folder), "export", "1", "2", "--anonymous", "--hide", "secretlab", *FORMATS[name]]
+    assert main([*words, "-o", str(home / name)]) == 0
+    out, err = capsys.readouterr()
+    assert left_in(home / name) == set()
+    assert "no word was found in it" in out
+    assert f"replaced '{USER}' by 'person-" in err
+    assert sorted(path.name for path in home.iterdir()) == sorted([name, f"{name}.replaced.json"])
+    if name == "secret.json":
+        assert [point["name"] for point in json.loads((home / name).read_text())] == ["hidden-1/score"] * 10
+    if not (home / name).is_dir():
+        return
+    assert main([*words, "-o", str(home / name)]) == 1
+    assert "has files, which would not be searched; name a new folder" in capsys.readouterr().err
+    sources = {"logs": home.glob("logs/*"), "mlflow": [home / "mlflow" / "mlflow.db"]}
+    for source in sources.get(name, [home / name]):
+        with open_store(tmp_path / "back", create=True) as back:
+            assert {run.outcome for run in import_foreign(source, back)} == {"new"}
+    with open_store(tmp_path / "back") as back:
+        values = [run.metric("hidden-1/score").values.tolist() for run in back]
+        assert values == [[0, 1, 2, 3, 4]] * 2
+        if name == "mlflow":
+            assert all(run.artifacts["files/plain.bin"].read() == bytes(range(256)) for run in back)
+
+
+def test_anonymous_table_goes_to_stdout(runs_folder, capfd):
+    words = [
+        "--store",
+        str(runs_folder),
+        "export",
+        "1",
+        "--anonymous",
+        "--format",
+        "csv",
+        "--columns",
+        "root,host.user",
+    ]
+    assert main(words) == 0
+    header, row = capfd.readouterr().out.splitlines()
+    assert header == "id,root,host.user"
+    assert row.startswith("1,/path-")
+    assert USER not in row
+
+
+def test_runs_of_a_database_are_anonymous(tmp_path, mongo_url, capsys):
+    record(tmp_path, lambda folder: MongoObserver(mongo_url, "reviewed", failure_dir=folder / "spool"))
+    with pymongo.MongoClient(mongo_url) as client:
+        for document in client.reviewed.runs.find():
+            client.reviewed.runs.replace_one({"_id": document["_id"]}, named(document))
+    words = ["--store", f"{mongo_url}/reviewed", "export", "1", "2", "--anonymous", "--hide", "secretlab", "-o"]
+    address = mongo_url.removeprefix("mongodb://")
+    for name in ("review.zip", "runs.csv"):
+        assert main([*words, str(tmp_path / "out" / name)]) == 0
+        assert left_in(tmp_path / "out" / name, (*WORDS, address)) == set()
+        assert "no word was found in it" in capsys.readouterr().out
+    with open_store(tmp_path / "back", create=True) as back:
+        import_runs(tmp_path / "out" / "review.zip", back)
+        assert back.get("1").metric("hidden-1/score").values.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"), [pytest.param("review.zip", "runs/2", marks=pytest.mark.slow), ("logs", "output/*")]
+)
+def test_killed_export_leaves_nothing_visible_and_the_next_one_cleans_up(name, moment, runs_folder, tmp_path, wait_for):
+    words = ["--store", str(runs_folder), "export", "1", "2", "--anonymous", *FORMATS.get(name, ()), "-o"]
+    for at in ("killed", "whole"):
+        (tmp_path / at).mkdir()
+    place = tmp_path / "killed" / name
+    with Process([sys.executable, "-m", "runs", *words, str(place)], cwd=tmp_path) as process:
+        wait_for(lambda: any(place.parent.glob(f".{name}.incomplete/content/{moment}")), "its files")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert [path.name for path in place.parent.iterdir()] == [f".{name}.incomplete"]
+    for path in (place, tmp_path / "whole" / name):
+        assert main([*words, str(path)]) == 0
+        assert sorted(each.name for each in path.parent.iterdir()) == [name, f"{name}.replaced.json"]
+    assert contents(place) == contents(tmp_path / "whole" / name)
+
+
+def contents(place):
+    if place.is_file():
+        return place.read_bytes()
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
 def test_anonymous_runs_can_be_read_and_compared(archive, runs_folder, tmp_path):
@@ -206,5 +372,6 @@ def test_command_says_what_was_replaced_and_what_cannot_be_proven(runs_folder, t
     assert "no word was found in it" in out
     assert f"replaced '{USER}' by 'person-1'" in err
     assert "pixels of pictures" in err
-    assert main([*words, str(tmp_path / "one"), "--format", "wandb"]) == 1
-    assert "import the anonymous archive into a new folder" in capsys.readouterr().err
+    assert "one.zip.replaced.json to yourself" in err
+    assert main([*words, "http://ann:pw@h", "--format", "mlflow"]) == 1
+    assert "got --anonymous and the address http://ann:***@h, expected a folder" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import re
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -150,6 +151,20 @@ class MlflowTarget:
                 self._client.delete_run(earlier)
         self._runs[key] = {created: state}
         return num_points, writing.left_out
+
+    def forget_place(self) -> None:
+        """Make the paths of artifacts relative to the folder of the database; see `Target.forget_place`.
+
+        MLflow looks for them below the folder in which it starts.
+        """
+        file = Path(self._place.removeprefix("sqlite:///"))
+        base = f"{file.parent.as_uri()}/"
+        with contextlib.closing(sqlite3.connect(file)) as database:
+            database.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, '')", [base])
+            # That of MLflow's own experiment, which has no runs, names the working folder.
+            database.execute("UPDATE experiments SET artifact_location = 'artifacts'")
+            database.commit()
+            database.execute("VACUUM")  # which clears what was overwritten
 
     def _create(self, run: Run, key: str) -> str:
         name = run.name or "sacristan"

@@ -84,6 +84,9 @@ class RunFolders:
         self._places[key] = place
         return written
 
+    def forget_place(self) -> None:
+        """Do nothing: no file names the folder; see `Target.forget_place`."""
+
     def _free_place(self, run: Run, key: str) -> Path:
         """Return the folder of a run, with its key in the name too if another run has that name."""
         name = self._name_of(run, key)

@@ -48,6 +48,9 @@ class Target(Protocol):
             ForeignError: If it cannot be written.
         """
 
+    def forget_place(self) -> None:
+        """Remove the path of the folder from what was written there."""
+
 
 class TargetModule(Protocol):
     """The module of a writer."""
