@@ -1,6 +1,6 @@
 """Times of the board in a real browser: lists, sorts, filters, curves; and its memory.
 
-    python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--omniboard] [--workspace]
+    python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--only folder|mongo] [--omniboard] [--workspace]
 
 Of a folder, and of a MongoDB with as many runs and the indexes that the observer makes; `--omniboard` installs
 Omniboard by npm (with Node) and shows the same database with it. Of each the median and the worst of several times:
@@ -8,7 +8,7 @@ from the click, or the address, to the rows or the curve on the page; "the first
 of the page yet. The folders are those of `query.py`; with `--folder` they are kept and used again.
 
 `--workspace` measures the marks of the workspace alone (`board_workspace.py`): 50 runs with four panels of curves of
-10,000 points.
+10,000 points, and the server's memory. `--only` leaves out the other kind of store.
 
 The compared runs have two metrics of 1,000 points each in either store, so that a comparison draws 400 curves in two
 panels; one of a single panel is measured beside it.
@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import socket
 import statistics
@@ -34,7 +35,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pymongo
-from board_workspace import add_panels, add_panels_there, measure_workspace
+from board_workspace import LIMIT_S, add_panels, add_panels_there, evaluate, measure_workspace
 from playwright.sync_api import sync_playwright
 from query import add_long_metric, generate
 from query_data import METRICS
@@ -72,9 +73,17 @@ def served(store):
     command = [sys.executable, "-m", "runs", "--store", store, "board", "--port", "0", "--no-open"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield process.stdout.readline().split()[0].rstrip("/"), psutil.Process(process.pid)
+            is_there = select.select([process.stdout], [], [], LIMIT_S)[0]
+            line = process.stdout.readline() if is_there else ""
+            if not line.startswith("http"):
+                raise RuntimeError(f"the board said {line!r} within {LIMIT_S} s, expected its address")
+            yield line.split()[0].rstrip("/"), psutil.Process(process.pid)
         finally:
             process.terminate()
+            try:
+                process.wait(LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def report(what, took):
@@ -141,7 +150,7 @@ def measure_pages(browser, url, num_runs):
     show("/runs/1?tab=curves", "[data-drawn]")
     for what, more in (("  a curve of 1,000,000 points", ""), ("  1,000 points of it", "&from=500000&to=501000")):
         address = f"/series?run=1&metric=long&pixels=800{more}"
-        report(what, [page.evaluate(DRAW, [address]) for _ in range(TIMES)])
+        report(what, [evaluate(page, DRAW, [address]) for _ in range(TIMES)])
     measure_in_browser("  the page with that curve", lambda: show("/runs/1?tab=curves", "[data-drawn]"))
     runs = "&".join(f"run={number}" for number in compared(num_runs))
     one = f"/runs?{runs}&column=id"
@@ -250,37 +259,51 @@ def wait_for(url, seconds=60.0):
             time.sleep(0.2)
 
 
+def measure_folder(browser, arguments, stack):
+    folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    generate(folder, arguments.runs)
+    if not arguments.workspace:
+        add_long_metric(folder / "1", POINTS)
+        add_compared_metrics(folder, arguments.runs)
+    add_panels(folder, arguments.runs)
+    with served(str(folder)) as (url, process):
+        name = f"a folder of {arguments.runs:,} runs"
+        measure_board(browser, url, process, name, arguments.runs, arguments.workspace)
+
+
+def measure_mongo(browser, arguments, stack):
+    mongod = stack.enter_context(Mongod(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "mongod"))
+    with pymongo.MongoClient(mongod.url) as client:
+        fill(client.board, 1, arguments.runs, with_metrics=not arguments.workspace)
+        make_run_indexes(Collections(client.board))
+        if not arguments.workspace:
+            add_long_metric_there(client.board, POINTS)
+            add_compared_metrics_there(client.board, arguments.runs)
+        add_panels_there(client.board, arguments.runs)
+    with served(f"{mongod.url}/board") as (url, process):
+        name = f"MongoDB with {arguments.runs:,} runs"
+        measure_board(browser, url, process, name, arguments.runs, arguments.workspace)
+    if arguments.omniboard:
+        measure_omniboard(browser, mongod.url, "board", Path(stack.enter_context(tempfile.TemporaryDirectory())))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--only", choices=("folder", "mongo"))
     parser.add_argument("--omniboard", action="store_true")
     parser.add_argument("--workspace", action="store_true")
     arguments = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with contextlib.ExitStack() as stack:
-        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        generate(folder, arguments.runs)
-        add_long_metric(folder / "1", POINTS)
-        add_compared_metrics(folder, arguments.runs)
-        add_panels(folder, arguments.runs)
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        num = f"{arguments.runs:,} runs"
         print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}")
-        with served(str(folder)) as (url, process):
-            measure_board(browser, url, process, f"a folder of {num}", arguments.runs, arguments.workspace)
-        mongod = stack.enter_context(Mongod(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "mongod"))
-        with pymongo.MongoClient(mongod.url) as client:
-            make_run_indexes(Collections(client.board))
-            fill(client.board, 1, arguments.runs, with_metrics=True)
-            add_long_metric_there(client.board, POINTS)
-            add_compared_metrics_there(client.board, arguments.runs)
-            add_panels_there(client.board, arguments.runs)
-        with served(f"{mongod.url}/board") as (url, process):
-            measure_board(browser, url, process, f"MongoDB with {num}", arguments.runs, arguments.workspace)
-        if arguments.omniboard:
-            measure_omniboard(browser, mongod.url, "board", Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        if arguments.only != "mongo":
+            measure_folder(browser, arguments, stack)
+        if arguments.only != "folder":
+            measure_mongo(browser, arguments, stack)
         browser.close()
 
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from observers.record.points.points import POINT
 
-__all__ = ["add_panels", "add_panels_there", "measure_workspace"]
+__all__ = ["add_panels", "add_panels_there", "evaluate", "measure_workspace"]
 
 POINTS, TIMES = 10_000, 7
+# The longest wait for anything in a page.
+LIMIT_S = 60
 METRICS = ("val/accuracy", "val/loss", "train/accuracy", "train/loss")
 # Runs that have these metrics: those of the first page, and of the page of `FILTER`.
 NUM_WITH = 150
@@ -26,11 +28,12 @@ WATCH = """() => {
     new MutationObserver(note).observe(document, {subtree: true, childList: true, attributes: true});
 }"""
 DRAWN = "() => window.whole && [window.first, window.whole]"
-# From the click on an eye to the frame in which its curves are gone from all panels.
+# From the click on an eye to the frame in which its curves are gone from all panels. The eye is looked for at the last
+# moment: the page replaces its rows when it looks for changes, and a click on an eye that is gone would do nothing.
 EYE = """async () => {
-    const eye = [...document.querySelectorAll("tbody button.eye[aria-pressed=true]")].at(-1);
     const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
     await frame();
+    const eye = [...document.querySelectorAll("tbody button.eye[aria-pressed=true]")].at(-1);
     const started = performance.now();
     eye.click();
     const left = () => document.querySelectorAll(`.lines g[data-key="${eye.dataset.keyOf}"]`).length;
@@ -106,17 +109,36 @@ def measure_workspace(browser, url, report):
         page = _watched(context)
         _open(page, url)
         tell("again", ("first panel", "four panels"), [_open(page, url) for _ in range(TIMES)])
-        tell("an eye", ("four panels drawn",), [page.evaluate(EYE) for _ in range(TIMES)])
+        tell("an eye", ("four panels drawn",), [evaluate(page, EYE) for _ in range(TIMES)])
         found = []
         for _ in range(TIMES):
             _open(page, url)
-            found.append(page.evaluate(FIND, FILTER))
+            found.append(evaluate(page, FIND, FILTER))
         tell("a filter", ("rows", "four panels"), found)
+
+
+def evaluate(page, script, argument=None):
+    """Run a function of a page, which may wait, and return its result; Playwright itself would wait for ever.
+
+    Args:
+        page: The page.
+        script: The function.
+        argument: Its argument.
+
+    Raises:
+        playwright.sync_api.Error: If it takes longer than `LIMIT_S`; the message has the state of the page.
+    """
+    limited = f"""(argument) => Promise.race([({script})(argument), new Promise((_, failed) => setTimeout(() => {{
+        const notes = [...document.querySelectorAll("#outage, .problem, .notes")].map((one) => one.textContent);
+        const state = `${{document.visibilityState}}, ${{document.querySelectorAll("dialog[open]").length}} dialogs`;
+        failed(new Error(`no result within {LIMIT_S} s at ${{location.pathname}} (${{state}}): ${{notes.join("; ")}}`));
+    }}, {1000 * LIMIT_S}))])"""
+    return page.evaluate(limited, argument)
 
 
 def _watched(context):
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(1e3 * LIMIT_S)
     page.add_init_script(f"({WATCH})()")
     return page
 
