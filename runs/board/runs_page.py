@@ -28,8 +28,10 @@ __all__ = ["ROUTES"]
 
 _COLUMNS = ("status", "start", "duration", "name", "tags")
 _NEEDED = ("status", "tags", "uid", "display_name")
-# Greatest age of the runs on a page when it opens; it then looks for changes at once.
-_SHOWN_FOR_S = 10.0
+# Greatest age of what other processes changed in ended runs, when a page opens; it then looks for changes at once.
+_SHOWN_FOR_S = 60.0
+# When it looks for changes, all runs of a folder are looked at in a twentieth of the time at most.
+_SHARE = 20
 # Greatest age of the list of damaged runs.
 _BROKEN_FOR_S = 60.0
 # Larger numbers are scaled before they are squared.
@@ -96,7 +98,11 @@ def _rows(visit: Visit) -> Response:
     """Answer with rows and panels of a view, or that they have not changed, to a page that watches them."""
     started = time.perf_counter()
     view = RunsView.of(visit.request.query_params)
-    shown = _grouped(visit, view) if view.group else _listed(visit, view)
+    visit.store.max_age_s = min(_SHOWN_FOR_S, _SHARE * visit.store.backend.look_s)
+    try:
+        shown = _grouped(visit, view) if view.group else _listed(visit, view)
+    finally:
+        visit.store.max_age_s = 0.0
     body = render("watched_runs.html", board=visit.board, view=view, **vars(shown))
     return watched(visit.request, body, look_again_s(started), x_total=str(shown.total))
 

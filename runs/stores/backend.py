@@ -72,6 +72,11 @@ class Backend(abc.ABC):
     def fields(self) -> list[str]:
         """Return the full names of the runs' fields; a database reads its newest runs only."""
 
+    @property
+    def look_s(self) -> float:
+        """Seconds that the last look at all runs took; 0 for a database, which knows what has changed."""
+        return 0.0
+
     @abc.abstractmethod
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
         """Return id and reason for every run that cannot be read completely, as of at most `max_age_s` ago."""

@@ -53,7 +53,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         views: Named views, which the board shows.
         on_progress: Called now and then during long work with the task, the amount done and the total.
         author: Who changes runs, which they keep; by default the user of this process.
-        max_age_s: Age in seconds that the answers of `find` and `count` may have; 0 for none. Checking a folder of
+        max_age_s: Age in seconds that answers may have about runs that have ended; 0 for none. Checking a folder of
             20,000 runs for changes takes 0.15 s, which a page that refreshes can save.
 
     Example:

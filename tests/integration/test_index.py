@@ -88,19 +88,34 @@ def content(index):
 # Updates
 
 
-def test_an_update_of_new_runs_looks_at_no_known_one(store, index, monkeypatch):
-    for number in range(1, 4):
-        put(store, number, uid=f"uid-{number}")
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_soon_after_a_look_at_all_runs_only_what_changes_by_itself_is_looked_at(store, index, monkeypatch, is_listed):
+    monkeypatch.setattr(scanning, "COARSE_NS", 0)  # all that is written here would count as unsettled
+    for number, status in enumerate(("COMPLETED", "RUNNING", "QUEUED", "FAILED"), start=1):
+        put(store, number, status=status, uid=f"uid-{number}")
+    (store / "5").mkdir()  # it is being made
     index.update()
-    put(store, 4, uid="uid-4")
-    shutil.rmtree(store / "2")
+    index.update(math.inf)
+    for number in (1, 2, 3):
+        put(store, number, status="INTERRUPTED", uid=f"uid-{number}")
+    put(store, 5, uid="uid-5")
+    if is_listed:
+        put(store, 6, uid="uid-6")
+        shutil.rmtree(store / "4")
+    else:
+        monkeypatch.setattr(scanning, "scan", None)  # no run came or went
     seen, stamp_of = [], scanning._stamp_of
     monkeypatch.setattr(scanning, "_stamp_of", lambda folder: seen.append(Path(folder).name) or stamp_of(folder))
-    index.update(only_new=True)
+    index.update(math.inf)
     monkeypatch.undo()
-    assert names(index, ("uid", "in", ["uid-1", "uid-2", "uid-4"])) == ["1", "4"]
-    assert "4" in seen
-    assert not {"1", "3"} & set(seen)
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3"]
+    assert names(index, ("status", "!=", "INTERRUPTED")) == (["1", "5", "6"] if is_listed else ["1", "4", "5"])
+    assert "1" not in seen
+    index.update(3600.0)
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3"]
+    index.expire()
+    index.update(3600.0)
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["1", "2", "3"]
 
 
 # Questions
@@ -645,15 +660,23 @@ def test_reindex_prints_counts_and_what_cannot_be_read(store, capsys):
     assert command(["reindex", str(store / "nowhere")]) == 1
 
 
-def test_store_looks_for_changes_when_what_it_knows_is_too_old(tmp_path):
+def test_store_looks_at_ended_runs_when_what_it_knows_is_too_old(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "COARSE_NS", 0)
     for number in (1, 2):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "run.json").write_text('{"status": "COMPLETED"}')
+        put(tmp_path, number)
         if number == 1:
-            store = open_store(tmp_path)
-            assert store.count() == 1
-            store.max_age_s = 3600.0
-    assert [len(store.find()), store.count()] == [1, 1]
+            store, other = open_store(tmp_path), open_store(tmp_path)
+            assert [len(store.find()), store.count(), other.count()] == [1, 1, 1]
+            store.max_age_s = other.max_age_s = 3600.0
+    assert len(store.find()) == 2
+    put(tmp_path, 1, status="FAILED")
+    assert [len(store.find("status=FAILED")), len(other.find("status=FAILED"))] == [0, 0]
+    # What this process changes is seen at once, whichever of its threads does it.
+    store.tag(store.get(2), ["best"])
+    assert [run.id for run in other.find("tags.best=True")] == ["2"]
+    assert [run.id for run in store.find("tags.best=True")] == ["2"]
+    put(tmp_path, 2, status="FAILED")
     store.max_age_s = 0.0
-    assert [len(store.find()), store.count()] == [2, 2]
+    assert [run.id for run in store.find("status=FAILED", sort="id")] == ["1", "2"]
     store.close()
+    other.close()

@@ -196,7 +196,7 @@ class Batch:
 
 def _settled(stamp: str) -> str:
     """Return a stamp that no later look equals while further changes might not show in it."""
-    return "just now" if scanning.was_touched_just_now(stamp) else stamp
+    return scanning.UNSETTLED if scanning.was_touched_just_now(stamp) else stamp
 
 
 def _bits(origins: Collection[int]) -> int:

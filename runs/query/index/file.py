@@ -77,6 +77,11 @@ class IndexFile:
         """The file; None in memory."""
         return self._places[0]
 
+    @property
+    def inode(self) -> tuple[int, int] | None:
+        """Device and inode of the open file; None in memory, or before it is opened."""
+        return self._inode
+
     def close(self) -> None:
         """Close the file; the next use opens it again."""
         if self._connection is not None:

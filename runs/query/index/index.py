@@ -19,9 +19,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,12 +36,22 @@ from runs.query.index.batch import Batch
 from runs.query.index.fields import OF_RUN, ORIGINS
 from runs.query.index.file import IndexFile, clear, transaction
 from runs.query.index.filter_sql import origin_of
+from runs.query.index.scanning import UNSETTLED
 from runs.query.index.values import TEXT
 from runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]
 
 Answer = TypeVar("Answer")
+
+# By the file of an index, which several threads may have open: when this process began its last look at all runs, by
+# `time.monotonic`, and how long that took.
+_LOOKS: dict[Hashable, tuple[float, float]] = {}
+_ENDED = ("COMPLETED", "FAILED", "INTERRUPTED", "PRUNED", "TIMEOUT")
+# Runs that may change without a person's doing: all but those that have ended, and those that have just changed.
+_CHANGING = f"""SELECT name FROM run WHERE NOT is_readable OR stamp = '{UNSETTLED}' OR stamp LIKE 'error%' UNION
+    SELECT run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
+    WHERE key.name = 'status' AND key.origin = {OF_RUN} AND coalesce(value, '') NOT IN {_ENDED}"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,22 +96,38 @@ class Index(contextlib.AbstractContextManager["Index"]):
         # The connection of the last update, and SQLite's count of what others have written over it.
         self._updated: sqlite3.Connection | None = None
         self._loaded: tuple[sqlite3.Connection, int] | None = None
+        # The times of the folder at the last listing of its runs.
+        self._listed = ""
 
     @property
     def path(self) -> Path | None:
         """The index's file; None in memory."""
         return self._file.path
 
-    def update(self, *, only_new: bool = False) -> Update:
+    def update(self, max_age_s: float = 0.0) -> Update:
         """Read what has changed in the folder.
 
         Args:
-            only_new: Whether to look for new and removed runs alone, without a look at each run that is known.
+            max_age_s: Greatest age of the last look at all runs, by any thread of this process. If that is younger,
+                only runs are looked at that are new, removed or have not ended.
 
         Raises:
             StoreError: If the folder cannot be listed.
         """
-        return self._file.reliably(functools.partial(self._update, only_new=only_new))
+        return self._file.reliably(functools.partial(self._update, max_age_s=max_age_s))
+
+    @property
+    def look_s(self) -> float:
+        """Seconds that the last look at all runs took; 0 before the first."""
+        return _LOOKS.get(self._key, (0.0, 0.0))[1]
+
+    def expire(self) -> None:
+        """Let the next update look at all runs: one that has ended was changed."""
+        _LOOKS.pop(self._key, None)
+
+    @property
+    def _key(self) -> Hashable:
+        return self._file.inode or id(self)
 
     def rebuild(self) -> Update:
         """Build the index from scratch, with all fields.
@@ -218,21 +246,35 @@ class Index(contextlib.AbstractContextManager["Index"]):
 
         return self._file.reliably(ask)
 
-    def _update(self, connection: sqlite3.Connection, *, only_new: bool = False) -> Update:
+    def _update(self, connection: sqlite3.Connection, max_age_s: float = 0.0) -> Update:
         self._load_stamps(connection)
-        known = self._stamps if only_new and self._updated is connection else {}
-        found = dict(scanning.scan(self.store, known))
-        if found == self._stamps:  # the usual case; finding the differences would take as long as the scan
-            changed, removed = [], []
+        started = time.monotonic()
+        is_partial = self._updated is connection and started - _LOOKS.get(self._key, (-math.inf, 0.0))[0] < max_age_s
+        changing = [os.fsdecode(name) for (name,) in connection.execute(_CHANGING)] if is_partial else []
+        listed = scanning.listing_of(self.store)
+        if is_partial and listed == self._listed:
+            changed = [name for name in changing if scanning.look(self.store, name) != self._stamps.get(name)]
+            removed: list[str] = []
         else:
-            changed = [name for name, stamp in found.items() if self._stamps.get(name) != stamp]
-            removed = [name for name in self._stamps if name not in found]
+            known = {**self._stamps, **dict.fromkeys(changing, "")} if is_partial else {}
+            changed, removed = self._differences(known)
+            self._listed = listed
         # By age, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
         num_read, num_removed = self._take(connection, todo)
         self._updated = connection
+        if not is_partial:
+            _LOOKS[self._key] = (started, time.monotonic() - started)
         num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
         return Update(len(self._stamps), num_read, num_removed, num_problems)
+
+    def _differences(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Return the runs that are new or have changed, and those that are gone; see `scanning.scan`."""
+        found = dict(scanning.scan(self.store, known))
+        if found == self._stamps:  # the usual case; finding the differences would take as long as the scan
+            return [], []
+        changed = [name for name, stamp in found.items() if self._stamps.get(name) != stamp]
+        return changed, [name for name in self._stamps if name not in found]
 
     def _take(self, connection: sqlite3.Connection, todo: list[str]) -> tuple[int, int]:
         """Read runs again; return how many were new or had changed, and how many are gone."""

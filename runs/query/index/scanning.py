@@ -19,12 +19,14 @@ from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOL, SPOOLED
 
-__all__ = ["COARSE_NS", "look", "scan", "was_touched_just_now"]
+__all__ = ["COARSE_NS", "UNSETTLED", "listing_of", "look", "scan", "was_touched_just_now"]
 
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
 # File times are as coarse as two seconds on some file systems, and clocks of servers differ: a file read sooner after
 # its change may change again without a trace.
 COARSE_NS = 2 * 10**9
+# The stamp of a run that no look equals: further changes might not show in its own.
+UNSETTLED = "just now"
 
 
 def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
@@ -57,6 +59,23 @@ def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterat
             yield f"{name}/{SPOOLED}", stamp
     if SPOOL in names:
         yield from _scan_spool(folder)
+
+
+def listing_of(store: Path) -> str:
+    """Return a text that changes when a run is added to a folder or removed from it; empty if that might not show.
+
+    Args:
+        store: The folder of runs.
+    """
+    parts = []
+    for folder in (store, store / SPOOL):
+        try:
+            status = folder.stat()
+        except OSError:
+            continue
+        parts.append(f"{status.st_mtime_ns} {status.st_ctime_ns}")
+    stamp = " ".join(parts)
+    return "" if not parts or was_touched_just_now(stamp) else stamp
 
 
 def _scan_spool(folder: str) -> Iterator[tuple[str, str]]:

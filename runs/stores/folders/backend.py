@@ -76,17 +76,21 @@ class FolderBackend(Backend):
     def close(self) -> None:
         self.index.close()
 
-    def _update(self, max_age_s: float = -math.inf) -> None:
-        """Update the index, unless the last update is recent enough."""
-        if time.monotonic() - self._updated > max_age_s:
+    def _update(self, fresh_s: float = 0.0) -> None:
+        """Update the index, unless it was updated so recently; runs that have ended may be as old as the store says."""
+        if time.monotonic() - self._updated >= fresh_s:
             self.index.on_progress = self.store.on_progress
-            self.index.update()
+            self.index.update(self.store.max_age_s)
             self._updated = time.monotonic()
+
+    @property
+    def look_s(self) -> float:
+        return self.index.look_s
 
     # ------------------------------------------------------------------ finding
 
     def find(self, question: Question) -> list[Run]:
-        self._update(self.store.max_age_s)
+        self._update()
         names = [full_name(name) for name in question.columns]
         # A part such as `config` is read from the run's own file, and so is provenance.
         flat = [name for name in names if name not in (*PARTS, "_id", _TAGS) and is_searchable(name)]
@@ -107,12 +111,12 @@ class FolderBackend(Backend):
 
     def run_of_uid(self, uid: str) -> Run | None:
         # A run keeps its uid, so new runs alone matter: an import asks for each run that it adds.
-        self.index.update(only_new=True)
+        self.index.update(math.inf)
         rows = self.index.answer(Question(Condition("uid", "==", uid), limit=1))
         return self.store.get(rows[0]["name"]) if rows else None
 
     def count(self, tree: Filter, limit: int | None) -> int:
-        self._update(max(_FRESH_S, self.store.max_age_s))
+        self._update(_FRESH_S)
         return self.index.count(tree, limit)
 
     def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
@@ -139,7 +143,7 @@ class FolderBackend(Backend):
         return self.index.fields()
 
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
-        self._update(max(_FRESH_S, self.store.max_age_s, max_age_s))
+        self._update(max(_FRESH_S, max_age_s))
         return self.index.problems()
 
     def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
@@ -167,6 +171,7 @@ class FolderBackend(Backend):
 
     def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
         self._change_notes(self.folder, run.id, change)
+        self.index.expire()
 
     def _change_notes(self, place: Path, id: str, change: Callable[[Run], Mapping[str, Any]]) -> None:
         folder = place / id
