@@ -22,7 +22,6 @@ from runs.errors import ComparisonError, FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, short_name
 from runs.query.texts import is_number
 from runs.stores.run import Run
-from runs.stores.settings import telling_settings
 
 __all__ = ["ROUTES"]
 
@@ -112,7 +111,7 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
     fetched = [*(view.column or (*_COLUMNS, "result")), *_NEEDED]
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
     visit.store.prefetch(runs, ["metrics"])
-    columns = view.column or _usual_columns(runs, view)
+    columns = view.column or _usual_columns(visit, runs, view)
     rows = [(run, [_value(run, name) for name in columns]) for run in runs]
     is_last = 0 < len(runs) < view.SIZE
     total = view.offset + len(runs) if is_last else visit.store.count(view.tree, limit)
@@ -129,12 +128,13 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
     )
 
 
-def _usual_columns(runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
+def _usual_columns(visit: Visit, runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
     """Return the usual columns: those that tell the runs apart first."""
     telling = ["display_name"] if any(_value(run, "display_name") for run in runs) else []
     telling += ["name"] if len({_value(run, "name") for run in runs}) > 1 else []
     more = [name for name in ("result", view.sort_name) if any(_value(run, name) is not None for run in runs)]
-    usual = [*telling, "status", *(name for name in more if name not in ("id", *_COLUMNS)), *telling_settings(runs)]
+    more = [name for name in more if name not in ("id", *_COLUMNS)]
+    usual = [*telling, "status", *more, *visit.board.labels.telling(runs)]
     return tuple(dict.fromkeys([*usual, *_COLUMNS]))
 
 
