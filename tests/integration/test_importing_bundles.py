@@ -160,24 +160,6 @@ def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, n
     assert (whole.num_points, len(store)) == (counts[-1], 1)
 
 
-@pytest.mark.parametrize("tracker", ["comet", pytest.param("clearml", marks=pytest.mark.slow)])
-def test_import_of_bundles_killed_at_any_moment_is_completed_by_the_next_one(tracker, source, tmp_path):
-    path = source(tracker)
-    words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "killed"), "import", str(path)]
-    for line in (1, 2):
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-        ) as process:
-            for _ in range(line):
-                process.stdout.readline()
-            process.kill()
-    main(words[3:])
-    main(["--store", str(tmp_path / "whole"), "import", str(path)])
-    with open_store(tmp_path / "killed") as killed, open_store(tmp_path / "whole") as whole:
-        assert {run.uid: points_of(run) for run in killed} == {run.uid: points_of(run) for run in whole}
-        assert (len(killed), killed.trash()) == (len(whole), [])
-
-
 def test_zip_file_of_comet_is_not_taken_for_an_archive_of_runs(source, tmp_path, capsys):
     [file, *_] = sorted(source("comet").glob("*.zip"), key=lambda file: -file.stat().st_size)
     assert main(["--store", str(tmp_path / "store"), "import", str(file), "--tag", "old"]) == 0

@@ -8,10 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -21,7 +18,7 @@ from observers.media.pixels import png_bytes
 from runs.errors import ForeignError
 from runs.stores.opening import open_store
 from runs.transfer.foreign import import_foreign
-from tests.integration.test_importing import SAMPLES, digest_of, num_torn, points_of
+from tests.integration.test_importing import SAMPLES, digest_of, points_of
 
 # The part of each sample to import, and its number of runs.
 KINDS = {
@@ -29,23 +26,6 @@ KINDS = {
     "dvclive": ("repo", 1), "hydra": ("hydra", 4),
 }  # fmt: skip
 PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard"}
-# Kills itself at a call that writes a file of a staged run.
-KILLED = """
-import os, sys
-from runs.__main__ import main
-from runs.transfer.imported_record import StagedImport
-
-write, calls = StagedImport._write, []
-
-def killing(self, *arguments):
-    calls.append(1)
-    if len(calls) == int(sys.argv[1]):
-        os.kill(os.getpid(), 9)
-    write(self, *arguments)
-
-StagedImport._write = killing
-main(sys.argv[2:])
-"""
 
 
 @pytest.fixture
@@ -194,54 +174,6 @@ def test_source_is_left_as_it_is_and_importing_again_adds_nothing(kind, unpacked
     again = [run.outcome for run in import_foreign(path, store)]
     assert (first.count("new"), again.count("present"), len(store)) == (KINDS[kind][1],) * 3
     assert digest_of(path) == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "pattern", "num_points"),  # at most so many are lost
-    [
-        ("trackio", "digits.db", 168), ("neptune", "**/RUN-1*_part_1.parquet", 86),
-        ("neptune", "**/RUN-1*_part_0.parquet", 0), ("dvclive", "**/loss.tsv", 40), ("dvclive", "**/params.yaml", 0),
-        ("dvclive", "**/metrics.json", 0), ("dvclive", "**/last.png", 0),
-        ("hydra", "outputs/*/12-00-00/.hydra/config.yaml", 0), ("hydra", "outputs/*/12-00-00/.hydra/hydra.yaml", 0),
-        ("hydra", "outputs/*/12-00-00/tb/*", 40), ("hydra", "outputs/*/12-00-00/metrics.csv", 40),
-    ],
-)  # fmt: skip
-def test_file_cut_anywhere_takes_along_nothing_else(kind, pattern, num_points, unpacked, store):
-    path = unpacked(kind)
-    [file] = path.glob(pattern)
-    data = file.read_bytes()
-    whole = {run.place: run.num_points for run in import_foreign(path, store, kind, dry=True)}
-    for size in np.linspace(1, len(data) - 2, 20).astype(int):
-        file.write_bytes(data[:size])
-        if kind == "trackio" and size < 16:
-            continue  # it does not even begin like a database
-        outcomes = list(import_foreign(path, store, kind, dry=True))
-        assert sum(whole.values()) - sum(run.num_points for run in outcomes) <= num_points, size
-        is_whole = data[:size].endswith((b"\n", b"\r")) or (file.parent.name == "tb" and not num_torn(data[:size]))
-        for run in outcomes:  # what ends with a whole line may come of a process that is still writing
-            assert run.num_points == whole.get(run.place) or run.left_out or is_whole, size
-    file.write_bytes(data)
-    assert {run.place: run.num_points for run in import_foreign(path, store, kind)} == whole
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", KINDS)
-def test_import_killed_while_it_writes_a_run_is_completed_by_the_next_one(kind, unpacked, tmp_path):
-    path = unpacked(kind)
-    num_runs = KINDS[kind][1]
-    words = [sys.executable, "-c", KILLED, "5" if num_runs > 1 else "2", "--store", str(tmp_path / "killed")]
-    killed = subprocess.run([*words, "import", str(path)], check=False, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL
-    with open_store(tmp_path / "killed") as store, open_store(tmp_path / "whole", create=True) as whole:
-        assert len(store) < num_runs
-        for each in (store, whole):
-            list(import_foreign(path, each))
-        assert len(store) == num_runs
-        for run in whole:
-            other = store.get(run.document["uid"])
-            assert (points_of(other), other.config, other.info) == (points_of(run), run.config, run.info)
-            assert [*other.artifacts] == [*run.artifacts]
-            assert len(list(other.media_entries())) == len(list(run.media_entries()))
 
 
 def _lead_trackio_out(path, secret):

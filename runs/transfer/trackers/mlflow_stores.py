@@ -20,7 +20,7 @@ import yaml
 
 from runs.errors import ForeignError
 from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, parse_value
-from runs.transfer.trackers.source_files import files_below, is_database, open_database, table_columns
+from runs.transfer.trackers.source_files import files_below, is_database, is_inside, open_database, table_columns
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -37,6 +37,8 @@ _STATUSES = {
 }
 # The numbers that files have instead of names.
 _NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+# Folders of a run, and of nothing else.
+_PARTS = ("metrics", "params")
 # By metric: (step, value, milliseconds since 1970).
 _Points = dict[str, list[tuple[Any, float, int]]]
 
@@ -95,6 +97,7 @@ def _seconds(milliseconds: Any) -> float | None:
 
 
 def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
+    left_out: list[str] = []
     try:
         database.row_factory = sqlite3.Row
         row = database.execute(
@@ -102,46 +105,57 @@ def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
             "WHERE run_uuid = ?",
             (key,),
         ).fetchone()
-        tags, params = (
-            {
-                each["key"]: each["value"]
-                for each in database.execute(f"SELECT * FROM {table} WHERE run_uuid = ?", (key,))
-            }
-            for table in ("tags", "params")
-        )
-        points: _Points = {}
-        for each in database.execute("SELECT * FROM metrics WHERE run_uuid = ? ORDER BY rowid", (key,)):
-            value = math.nan if each["is_nan"] else each["value"]
-            value = math.copysign(math.inf, value) if abs(value) == _MOST else value
-            points.setdefault(each["key"], []).append((each["step"], value, each["timestamp"]))
     except sqlite3.Error as error:
-        raise ForeignError(f"its rows cannot be read ({error})") from error
+        raise ForeignError(f"its row cannot be read ({error})") from error
+    tags, params = (
+        {each["key"]: each["value"] for each in _rows(database, table, key, left_out)} for table in ("tags", "params")
+    )
+    points: _Points = {}
+    for each in _rows(database, "metrics", key, left_out):
+        value = math.nan if each["is_nan"] else each["value"]
+        value = math.copysign(math.inf, value) if abs(value) == _MOST else value
+        points.setdefault(each["key"], []).append((each["step"], value, each["timestamp"]))
     run = _made(row["status"], row["experiment"] or "mlflow", tags, params, points)
+    run.left_out += left_out
     run.title = run.title or row["name"] or ""
     run.started, run.stopped = _seconds(row["start_time"]), _seconds(row["end_time"])
     _take_artifacts(run, _artifact_folder(row["artifact_uri"], path.parent, key))
     return run
 
 
+def _rows(database: sqlite3.Connection, table: str, key: str, left_out: list[str]) -> Iterator[sqlite3.Row]:
+    """Yield a run's rows of a table in the order of writing, as far as the file is whole."""
+    num_rows = 0
+    try:
+        for row in database.execute(f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY rowid", (key,)):
+            num_rows += 1
+            yield row
+    except sqlite3.Error as error:
+        left_out.append(f"{table} after row {num_rows} ({error})")
+
+
 # ---------------------------------------------------------------------- a folder of files
 
 
 def _run_folders(path: Path) -> Iterator[Path]:
-    """Yield the folder of each run that is not deleted, whose `meta.yaml` names it, at most two levels down."""
+    """Yield the folder of each run that is not deleted, at most two levels down, without links that lead out."""
     for folder in (path, *sorted(path.glob("*")), *sorted(path.glob("*/*"))):
         with contextlib.suppress(OSError):
             meta = (folder / "meta.yaml").read_text(errors="replace")
-            if re.search(r"^run_(uu)?id:", meta, re.M) and not re.search(r"^lifecycle_stage: *deleted", meta, re.M):
+            is_run = re.search(r"^run_(uu)?id:", meta, re.M) or any((folder / name).is_dir() for name in _PARTS)
+            is_deleted = re.search(r"^lifecycle_stage: *deleted", meta, re.M)
+            if is_run and not is_deleted and is_inside(path, folder / "meta.yaml"):
                 yield folder
 
 
 def _read_folder(folder: Path) -> ForeignRun:
-    meta = _meta(folder / "meta.yaml")
-    experiment = folder.parent / "meta.yaml"
-    name = _meta(experiment).get("name") if experiment.is_file() else None
-    tags, params = ({each: _text(path) for each, path in files_below(folder / kind)} for kind in ("tags", "params"))
     left_out: list[str] = []
-    points = {each: _points(path, left_out) for each, path in files_below(folder / "metrics")}
+    meta, experiment = _meta(folder, left_out), _meta(folder.parent, left_out)
+    if meta.get("status") is None:
+        left_out.append("meta.yaml: it is cut off, and does not say how the run ended")
+    name = experiment.get("name")
+    tags, params = ({each: _text(path) for each, path in _files(folder, kind)} for kind in ("tags", "params"))
+    points = {each: _points(path, left_out) for each, path in _files(folder, "metrics")}
     run = _made(meta.get("status"), str(name or "mlflow"), tags, params, {k: v for k, v in points.items() if v})
     run.left_out += left_out
     run.title = run.title or str(meta.get("run_name") or "")
@@ -153,14 +167,23 @@ def _read_folder(folder: Path) -> ForeignRun:
     return run
 
 
-def _meta(path: Path) -> dict[str, Any]:
+def _meta(folder: Path, left_out: list[str]) -> dict[str, Any]:
+    """Return the entries of a `meta.yaml`; none if it is missing or damaged."""
+    path = folder / "meta.yaml"
     try:
+        if not is_inside(folder, path):
+            raise ValueError("a link that leads out of its folder")
         content = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ForeignError(f"{path.name}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise ForeignError(f"{path.name}: got {type(content).__name__}, expected entries of a run")
-    return content
+        left_out.append(f"{folder.name}/{path.name}: {' '.join(str(error).split())}")
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _files(folder: Path, kind: str) -> Iterator[tuple[str, Path]]:
+    return files_below(folder / kind) if is_inside(folder, folder / kind) else iter(())
 
 
 def _text(path: Path) -> str:
@@ -173,7 +196,12 @@ def _text(path: Path) -> str:
 def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
     """Read a metric: lines of milliseconds, value and step; old versions have no step."""
     points = []
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    text = _text(path)
+    lines = text.splitlines()
+    if lines and not text.endswith("\n"):
+        lines.pop()
+        left_out.append(f"metric {path.name!r}: the last line has no end")
+    for number, line in enumerate(lines, 1):
         try:
             time_ms, value, *rest = line.split()
             points.append((int(rest[0]) if rest else 0, float(value), int(time_ms)))
