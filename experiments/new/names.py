@@ -29,10 +29,16 @@ def check_name(name: str) -> None:
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(
             f"{name}: got {name!r}, expected a name that Python can import: letters, digits and underscores, "
-            "beginning with a letter, and no keyword; write for example my_study"
+            f"beginning with a letter, and no keyword; write for example {_importable(name)}"
         )
     if _PYTEST.fullmatch(name):
         raise ConfigError(f"{name}: pytest would collect {name}.py as a test; choose another name")
+
+
+def _importable(name: str) -> str:
+    """Return a name like the given one that can be imported, or an example."""
+    found = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+    return found if found.isidentifier() and not keyword.iskeyword(found) else "my_study"
 
 
 def check_module(name: str, folder: Path, file: str) -> None:

@@ -36,7 +36,9 @@ def find_run(backend: Backend, key: str | int) -> Run:
         ids = ", ".join(f"{run.id} ({run.uid})" for run in matches[:5])
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
     if not matches:
-        raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; list them with: python -m runs ls")
+        id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
+        hint = f"did you mean {id}?" if backend.by_id([id]) else "list them with: python -m runs ls"
+        raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; {hint}")
     return matches[0]
 
 

@@ -288,6 +288,8 @@ def test_many_runs_are_read_at_once_as_each_by_itself(store):
                 np.testing.assert_array_equal(series.steps, expected.steps)
                 np.testing.assert_array_equal(series.values, expected.values)
                 np.testing.assert_array_equal(series.times, expected.times)
+    with pytest.raises(RunNotFoundError, match=r"there is no run 'my_runs/1/' in .*; did you mean 1\?"):
+        store.get("my_runs/1/")
     with pytest.raises(RunNotFoundError, match="there is no run '99'"):
         store.get_all(["1", "99"])
 

@@ -451,6 +451,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(60)
         assert process.returncode == 130
+        assert "whose runs save their states; once more kills them" in out
         assert "give the same command again" in out
     with open_store(tmp_path / "my_runs") as store:
         assert sorted(run.status for run in store.find()) == ["COMPLETED", "INTERRUPTED"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ __all__ = [
     "where_of",
 ]
 
+_CONDITION = re.compile("[=<>~]")
 _STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
 
 Number = TypeVar("Number", int, float)
@@ -88,8 +90,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             parser: Parser = getattr(arguments, "parser", self)
             options = [option for action in parser._actions for option in action.option_strings]
-            name = unknown[0].partition("=")[0]
-            hint = suggestion(name, options if name.startswith("-") else (), "")
+            hint = _hint(unknown[0], options)
             parser.error(f"got {unknown[0]!r}{f'; {hint}' if hint else ', which no argument takes'}")
         return arguments
 
@@ -112,6 +113,17 @@ class Parser(argparse.ArgumentParser):
 
 
 # ---------------------------------------------------------------------- what is typed
+
+
+def _hint(word: str, options: Sequence[str]) -> str:
+    """Return what to write instead of a word that no argument takes; empty if unknown."""
+    if word.startswith("-"):
+        return suggestion(word.partition("=")[0], options, "")
+    if is_url(word) or Path(word).is_dir():
+        return f"a store is written --store {shlex.quote(word)}"
+    if "--where" in options and _CONDITION.search(word):
+        return f"a condition is written --where {shlex.quote(word)}"
+    return ""
 
 
 def number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:

@@ -76,6 +76,10 @@ def supervise(
                         crew.reinforce(status)
                     look(status)
                     time.sleep(_LOOK_S)
+            except KeyboardInterrupt:
+                say("interrupting the agents, whose runs save their states; once more kills them")
+                crew.end()
+                raise
             except BaseException:
                 crew.end()
                 raise

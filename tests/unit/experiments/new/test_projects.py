@@ -35,8 +35,8 @@ def test_project_is_a_repository_that_bears_its_name_everywhere(tmp_path, monkey
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my-vision", "expected a name that Python can import"),
-        ("class", "expected a name that Python can import"),
+        ("my-vision", "expected a name that Python can import.* write for example my_vision$"),
+        ("class", "expected a name that Python can import.* write for example my_study$"),
         ("test_vision", "pytest would collect test_vision.py"),
         ("json", "there is a module of that name already .* and the package json would be imported in its place"),
         *((name, "there is a module of that name already") for name in ("configs", "experiments", "ingredients")),

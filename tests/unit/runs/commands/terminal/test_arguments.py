@@ -13,7 +13,10 @@ LIMITED = [
     [
         (["ls", "--colums", "lr"], "got '--colums'; did you mean --columns?; see python -m runs ls --help"),
         (["ls", "--colums=lr"], "got '--colums=lr'; did you mean --columns?"),
-        (["ls", "lr=1"], "got 'lr=1', which no argument takes; see python -m runs ls --help"),
+        (["ls", "word"], "got 'word', which no argument takes; see python -m runs ls --help"),
+        (["ls", "lr<1"], "got 'lr<1'; a condition is written --where 'lr<1'; see python -m runs ls --help"),
+        (["ls", "mongodb://host/lab"], "got 'mongodb://host/lab'; a store is written --store mongodb://host/lab;"),
+        (["show", "1", "/"], "got '/'; a store is written --store /;"),
         (["artifacts", "get", "1", "-o", "x", "--zzz"], "got '--zzz', which no argument takes"),
         (["ls", "--limit", "3.5"], "argument --limit: got '3.5', expected a whole number"),
         (["plot", "1", "--metric", "loss", "--confidence", "high"], "--confidence: got 'high', expected a number"),
