@@ -94,9 +94,11 @@ def test_soon_after_a_look_at_all_runs_only_what_changes_by_itself_is_looked_at(
     for number, status in enumerate(("COMPLETED", "RUNNING", "QUEUED", "FAILED"), start=1):
         put(store, number, status=status, uid=f"uid-{number}")
     (store / "5").mkdir()  # it is being made
+    odd = os.fsdecode(b"odd-\xff '%")
+    put(store, odd, status="RUNNING")
     index.update()
     index.update(math.inf)
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, odd):
         put(store, number, status="INTERRUPTED", uid=f"uid-{number}")
     put(store, 5, uid="uid-5")
     if is_listed:
@@ -108,14 +110,14 @@ def test_soon_after_a_look_at_all_runs_only_what_changes_by_itself_is_looked_at(
     monkeypatch.setattr(scanning, "_stamp_of", lambda folder: seen.append(Path(folder).name) or stamp_of(folder))
     index.update(math.inf)
     monkeypatch.undo()
-    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3"]
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3", odd]
     assert names(index, ("status", "!=", "INTERRUPTED")) == (["1", "5", "6"] if is_listed else ["1", "4", "5"])
     assert "1" not in seen
     index.update(3600.0)
-    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3"]
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["2", "3", odd]
     index.expire()
     index.update(3600.0)
-    assert names(index, ("status", "==", "INTERRUPTED")) == ["1", "2", "3"]
+    assert names(index, ("status", "==", "INTERRUPTED")) == ["1", "2", "3", odd]
 
 
 # Questions
@@ -658,6 +660,33 @@ def test_reindex_prints_counts_and_what_cannot_be_read(store, capsys):
     assert lines[1].startswith("2 runs in ")
     assert lines[1].endswith(f"1 with problems ({store}/.index.sqlite)")
     assert command(["reindex", str(store / "nowhere")]) == 1
+
+
+def test_runs_that_come_one_after_another_are_all_seen_soon_after_a_look_at_all(store, index):
+    index.update()
+    for number in range(1, 4):  # the times of the folder may be the same each time
+        put(store, number)
+        index.update(math.inf)
+        assert len(names(index, ("status", "==", "COMPLETED"))) == number
+
+
+def test_change_during_a_look_at_all_runs_is_seen_by_the_next(store, index, monkeypatch):
+    monkeypatch.setattr(scanning, "COARSE_NS", 0)
+    put(store, 1)
+    index.update()
+    scan = scanning.scan
+
+    def changing(*arguments):
+        found = list(scan(*arguments))
+        put(store, 1, status="FAILED")
+        index.expire()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scanning, "scan", changing)
+        index.update()
+    index.update(3600.0)
+    assert names(index, ("status", "==", "FAILED")) == ["1"]
 
 
 def test_store_looks_at_ended_runs_when_what_it_knows_is_too_old(tmp_path, monkeypatch):

@@ -47,6 +47,8 @@ Answer = TypeVar("Answer")
 # By the file of an index, which several threads may have open: when this process began its last look at all runs, by
 # `time.monotonic`, and how long that took.
 _LOOKS: dict[Hashable, tuple[float, float]] = {}
+# When it last changed a run that has ended, by the same.
+_CHANGES: dict[Hashable, float] = {}
 _ENDED = ("COMPLETED", "FAILED", "INTERRUPTED", "PRUNED", "TIMEOUT")
 # Runs that may change without a person's doing: all but those that have ended, and those that have just changed.
 _CHANGING = f"""SELECT name FROM run WHERE NOT is_readable OR stamp = '{UNSETTLED}' OR stamp LIKE 'error%' UNION
@@ -123,7 +125,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
 
     def expire(self) -> None:
         """Let the next update look at all runs: one that has ended was changed."""
-        _LOOKS.pop(self._key, None)
+        _CHANGES[self._key] = time.monotonic()
 
     @property
     def _key(self) -> Hashable:
@@ -249,10 +251,10 @@ class Index(contextlib.AbstractContextManager["Index"]):
     def _update(self, connection: sqlite3.Connection, max_age_s: float = 0.0) -> Update:
         self._load_stamps(connection)
         started = time.monotonic()
-        is_partial = self._updated is connection and started - _LOOKS.get(self._key, (-math.inf, 0.0))[0] < max_age_s
+        is_partial = self._updated is connection and started - self._last_look() < max_age_s
         changing = [os.fsdecode(name) for (name,) in connection.execute(_CHANGING)] if is_partial else []
         listed = scanning.listing_of(self.store)
-        if is_partial and listed == self._listed:
+        if is_partial and listed and listed == self._listed:
             changed = [name for name in changing if scanning.look(self.store, name) != self._stamps.get(name)]
             removed: list[str] = []
         else:
@@ -267,6 +269,11 @@ class Index(contextlib.AbstractContextManager["Index"]):
             _LOOKS[self._key] = (started, time.monotonic() - started)
         num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
         return Update(len(self._stamps), num_read, num_removed, num_problems)
+
+    def _last_look(self) -> float:
+        """Return when the last look at all runs began, if it saw all that this process has changed."""
+        last, changed = _LOOKS.get(self._key, (-math.inf, 0.0))[0], _CHANGES.get(self._key, -math.inf)
+        return last if last > changed else -math.inf
 
     def _differences(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Return the runs that are new or have changed, and those that are gone; see `scanning.scan`."""
