@@ -79,18 +79,18 @@ def api_directive(package: str, name: str, exported: Any) -> str:
     if inspect.ismodule(exported):
         return f".. automodule:: {exported.__name__}\n   :members:"
     if inspect.isclass(exported):
-        inherited = f"\n   :inherited-members: {documented_base(exported).__name__}"
-        return f".. autoclass:: {package}.{name}\n   :members:{inherited}\n   :show-inheritance:"
+        lines = [f".. autoclass:: {package}.{name}", "   :members:", "   :show-inheritance:"]
+        documented = [base for base in exported.__mro__[1:] if has_page(base)]
+        if len(documented) < len(exported.__mro__) - 1:
+            lines.append(f"   :inherited-members: {', '.join(base.__name__ for base in documented)}")
+        return "\n".join(lines)
     return f".. {'autofunction' if callable(exported) else 'autodata'}:: {package}.{name}"
 
 
-def documented_base(exported: type) -> type:
-    """Return the first base of a class that has pages of its own, here or elsewhere: the page lacks its members."""
-    for base in exported.__mro__[1:]:
-        package = importlib.import_module(base.__module__.partition(".")[0])
-        if package.__name__ not in PACKAGES or base.__name__ in package.__all__:
-            return base
-    return object
+def has_page(base: type) -> bool:
+    """Tell whether a base of a class has a page, here or elsewhere, so that the class need not repeat its members."""
+    package = base.__module__.partition(".")[0]
+    return package not in PACKAGES or base.__name__ in importlib.import_module(package).__all__
 
 
 def read_as_markdown(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
