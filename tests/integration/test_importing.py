@@ -303,6 +303,13 @@ def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, stor
         ),
         ("a.csv", "step,loss\n0,1.5\n1,1.2", {"loss": ([0], ["1.5"])}, "line 3, the last one, has no end"),
         ("a.tsv", "step\tloss\n0\t1\n", {"loss": ([0], ["1.0"])}, None),
+        # A row without a step has its number; words for numbers count in mixed columns, too.
+        (
+            "a.csv",
+            "step,loss,odd\n5,1,true\n,2,nan\n9,3,-inf\n",
+            {"loss": ([5, 1, 9], ["1.0", "2.0", "3.0"]), "odd": ([5, 1, 9], ["1.0", "nan", "-inf"])},
+            None,
+        ),
         ("a.jsonl", '{"step": 3, "a": {"b": 1}}\n{"st', {"a/b": ([3], ["1.0"])}, "line 2 is no JSON"),
     ],
 )

@@ -6,13 +6,14 @@ Each file is a run. A column is a metric, a row a step; empty cells are no point
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import yaml
@@ -30,6 +31,26 @@ _SUFFIXES = (".csv", ".tsv", ".jsonl")
 STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")
 TIMES = ("timestamp", "_timestamp", "wall_time", "time")
 _CONFIGS = ("hparams.yaml", "config.yaml", "config.json")
+
+
+class _Column(NamedTuple):
+    """The cells of a column that are not empty.
+
+    Attributes:
+        rows: Numbers of their rows.
+        values: Their values.
+    """
+
+    rows: list[int]
+    values: list[Any]
+
+    def numbers(self) -> _Column:
+        """Return the cells that are numbers."""
+        if {*map(type, self.values)} <= {int, float, bool}:
+            return self
+        pairs = zip(self.rows, self.values, strict=True)
+        kept = [(row, value) for row, value in pairs if isinstance(value, int | float)]
+        return _Column([row for row, _ in kept], [value for _, value in kept])
 
 
 def recognizes(path: Path) -> bool:
@@ -58,36 +79,32 @@ def _read(root: Path, path: Path) -> ForeignRun:
     is_below = root in path.parents
     title = path.relative_to(root).with_suffix("").as_posix() if is_below else path.stem
     run = ForeignRun(experiment=(root if is_below else path.parent).resolve().name, title=title)
-    rows = _json_rows(path, run.left_out) if path.suffix == ".jsonl" else table_rows(path, run.left_out)
-    if not rows:
+    columns, num_rows = (_json_columns if path.suffix == ".jsonl" else _table_columns)(path, run.left_out)
+    if not num_rows:
         raise ForeignError("it has no rows")
     run.stopped = path.stat().st_mtime
-    step_column = next((name for name in STEPS if any(name in row for row in rows)), None)
-    time_column = next((name for name in TIMES if any(_is_epoch(row.get(name)) for row in rows)), None)
-    _take_points(run, rows, step_column, time_column)
+    _take_points(run, columns, num_rows)
     run.config = _config_beside(path, run.left_out)
     return run
 
 
-def _take_points(run: ForeignRun, rows: list[dict[str, Any]], step_column: str | None, time_column: str | None) -> None:
-    points: dict[str, list[tuple[Any, float, float]]] = {}
-    texts: dict[str, int] = {}
-    for number, row in enumerate(rows):
-        step = number if step_column is None else row.get(step_column, number)
-        step = step if isinstance(step, int | float) else number
-        time_s = row.get(time_column) if time_column else None
-        for name, value in row.items():
-            if name in (step_column, time_column) or value is None:
-                continue
-            if isinstance(value, int | float):
-                at = float(time_s) if _is_epoch(time_s) else np.nan
-                points.setdefault(name, []).append((step, float(value), at))
-            else:
-                texts[name] = texts.get(name, 0) + 1
-    for name, triples in points.items():
-        steps, values, times = zip(*triples, strict=True)
-        run.curves.append(Curve(name, as_steps(steps), np.array(values), np.array(times)))
-    run.left_out += [f"{count} cells of {name!r} are no numbers" for name, count in texts.items()]
+def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) -> None:
+    step_name = next((name for name in STEPS if name in columns), None)
+    rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
+    known = dict(zip(rows, values, strict=True))
+    steps = as_steps(values if len(rows) == num_rows else [known.get(row, row) for row in range(num_rows)])
+    times = np.full(num_rows, np.nan)
+    time_name = next((name for name in TIMES if name in columns and any(map(_is_epoch, columns[name].values))), None)
+    if time_name is not None:
+        for row, value in zip(*columns.pop(time_name), strict=True):
+            times[row] = value if _is_epoch(value) else np.nan
+    for name, column in columns.items():
+        numbers = column.numbers()
+        if num_others := sum(value is not None for value in column.values) - len(numbers.rows):
+            run.left_out.append(f"{num_others} cells of {name!r} are no numbers")
+        if numbers.rows:
+            floats = np.array(numbers.values, np.float64)
+            run.curves.append(Curve(name, as_steps(steps[numbers.rows]), floats, times[numbers.rows]))
 
 
 def _is_epoch(value: Any) -> TypeGuard[float]:
@@ -96,48 +113,89 @@ def _is_epoch(value: Any) -> TypeGuard[float]:
 
 
 def table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of a CSV or TSV file; empty cells are None.
+
+    Args:
+        path: The file.
+        left_out: Receives a sentence for each line that is left out.
+
+    Raises:
+        ForeignError: If it is no table.
+    """
+    names, lines = _table(path, left_out)
+    return [
+        {name: parse_value(cell) if cell.strip() else None for name, cell in zip(names, cells, strict=True) if name}
+        for cells in lines
+    ]
+
+
+def _table_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column], int]:
+    names, lines = _table(path, left_out)
+    columns = {}
+    for name, cells in zip(names, zip(*lines, strict=True), strict=False):
+        column = _Column([*range(len(lines))], numbers) if (numbers := _numbers(cells)) else _parsed(cells)
+        if name and column.rows:
+            columns[name] = column
+    return columns, len(lines)
+
+
+def _numbers(cells: Sequence[str]) -> list[Any]:
+    """Return the values of cells that are all integers or all numbers; nothing if others or gaps are among them."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return list(map(kind, cells))
+    return []
+
+
+def _parsed(cells: Sequence[str]) -> _Column:
+    rows = [row for row, cell in enumerate(cells) if cell and not cell.isspace()]
+    filled = [cells[row] for row in rows]
+    return _Column(rows, _numbers(filled) or [*map(parse_value, filled)])
+
+
+def _table(path: Path, left_out: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the names of the columns, and the cells of each whole line."""
     text = _text(path)
     if not text.strip():
-        return []
+        return [], []
     reader = csv.reader(io.StringIO(text), delimiter="\t" if path.suffix == ".tsv" else ",")
     try:
-        lines = list(reader)
+        head, *body = reader
     except csv.Error as error:
         raise ForeignError(f"it is no table of text ({error})") from error
-    head, *body = lines
     names = [name.strip() for name in head]
     if len(set(names)) < len(names):
         raise ForeignError(f"its first line names a column twice: {', '.join(names[:12])}")
-    rows = []
+    last = len(body) + 1
+    if body and len(body[-1]) == len(names) and not text.endswith(("\n", "\r")):
+        del body[-1]
+        left_out.append(f"line {last}, the last one, has no end: its last number may be cut off")
+    if {*map(len, body)} <= {len(names)}:
+        return names, body
     for number, cells in enumerate(body, 2):
-        is_last = number == len(body) + 1 and not text.endswith(("\n", "\r"))
-        if len(cells) != len(names):
-            if cells:
-                left_out.append(f"line {number} has {len(cells)} cells instead of {len(names)}")
-        elif is_last:
-            left_out.append(f"line {number}, the last one, has no end: its last number may be cut off")
-        else:
-            rows.append({name: _cell(cell) for name, cell in zip(names, cells, strict=True) if name})
-    return rows
+        if cells and len(cells) != len(names):
+            left_out.append(f"line {number} has {len(cells)} cells instead of {len(names)}")
+    return names, [cells for cells in body if len(cells) == len(names)]
 
 
-def _cell(text: str) -> Any:
-    return None if not text.strip() else parse_value(text)
-
-
-def _json_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
-    rows = []
+def _json_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column], int]:
+    columns: dict[str, _Column] = {}
+    num_rows = 0
     for number, line in enumerate(_text(path).splitlines(), 1):
         try:
             row = json.loads(line) if line.strip() else {}
         except ValueError:
             left_out.append(f"line {number} is no JSON")
             continue
-        if isinstance(row, dict):
-            rows.append(dict(_flat(row)))
-        else:
+        if not isinstance(row, dict):
             left_out.append(f"line {number} is no JSON object")
-    return rows
+            continue
+        for name, value in _flat(row):
+            column = columns.setdefault(name, _Column([], []))
+            column.rows.append(num_rows)
+            column.values.append(value)
+        num_rows += 1
+    return columns, num_rows
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

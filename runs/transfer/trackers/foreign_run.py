@@ -179,7 +179,7 @@ def as_plain(value: Any) -> Any:
     return copied(value)
 
 
-def as_steps(steps: Sequence[Any]) -> np.ndarray:
+def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
     """Return steps as int64 if all are integers, else as float64.
 
     Args:
@@ -188,11 +188,13 @@ def as_steps(steps: Sequence[Any]) -> np.ndarray:
     Raises:
         ForeignError: If one is no number.
     """
+    if isinstance(steps, np.ndarray) and steps.dtype == np.int64:
+        return steps
     try:
         floats = np.asarray(steps, np.float64)
     except (TypeError, ValueError) as error:
         raise ForeignError(f"got a step that is no number ({error})") from error
-    if all(type(step) is int or float(step).is_integer() for step in steps):
+    if {*map(type, steps)} == {int} or all(type(step) is int or float(step).is_integer() for step in steps):
         try:
             return np.asarray([int(step) for step in steps], np.int64)
         except OverflowError:
