@@ -230,19 +230,28 @@ def test_reader_of_a_run_that_goes_on_never_misses_a_point(tmp_path):
 
 
 def test_automatic_steps_of_several_threads_are_each_taken_once(tmp_path):
-    points = begun(tmp_path, half_points=5000).points
+    points = begun(tmp_path, half_points=40_000).points
     metric = points.metric("loss")
+    start = threading.Barrier(4)
 
     def fill():
-        for _ in range(1000):
+        start.wait()
+        for _ in range(10_000):
             assert points.live.add(metric, None, 1.0, START)
 
     threads = [threading.Thread(target=fill) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert steps_in(tmp_path) == list(range(4000))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    # A thread may be switched after it took its step and before it writes the point: the next thread's comes first.
+    assert sorted(steps_in(tmp_path)) == list(range(40_000))
+    assert metric.count == 40_000
 
 
 def test_drain_that_an_exception_breaks_off_is_made_good_by_the_next(tmp_path, monkeypatch):
