@@ -21,6 +21,7 @@ from observers.notifying.addresses import finished_after_s, read_addresses
 from observers.notifying.sending import LEVELS, Message, Sending, plain
 from observers.notifying.sent import SentMessages, alert_event, event_of_session
 from observers.record import run_clock
+from observers.record.identity import is_anonymous
 from observers.record.points.points import Names
 from observers.record.schema import INFO, RUN, read_json_if_whole
 
@@ -189,7 +190,8 @@ class Notifier:
             return
         with self._reporting():
             run = self._run
-            facts = [f"command: {run.meta_info.get('command')}", f"host: {socket.gethostname()}"]
+            facts = [f"command: {run.meta_info.get('command')}"]
+            facts += [] if is_anonymous(run.meta_info) else [f"host: {socket.gethostname()}"]
             facts += [f"after: {run_clock.elapsed_s():.0f} s"]
             facts += [] if run.folder is None else [f"record: {run.folder.absolute()}"]
             message = Message(

@@ -168,10 +168,10 @@ def test_completed_run_is_told_of_from_the_stated_duration_on(tmp_path, monkeypa
     monkeypatch.setenv("SACRISTAN_NOTIFY", f"{receiver.address}\n{receivers('500').address}")
     record(lambda: 0.5, FileObserver(tmp_path))
     monkeypatch.setenv("SACRISTAN_NOTIFY_AFTER_S", "0")
-    record(lambda: 0.5, FileObserver(tmp_path))
+    record(lambda: 0.5, FileObserver(tmp_path), **{"--anonymous": True})
     wait_until_sent()
     assert receiver.titles == ["recorded 2: finished"]
-    assert receiver.messages[0]["message"].startswith("result: 0.5\n")
+    assert receiver.messages[0]["message"].startswith("result: 0.5\ncommand: <lambda>\nafter: 0 s")  # no host
 
 
 @pytest.mark.parametrize(

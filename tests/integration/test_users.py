@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import pwd
+import shutil
 import socket
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import bson
 import pytest
+from starlette.testclient import TestClient
 
 import runs
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from runs.__main__ import main as runs_command
+from runs.board.app import create_app
+from runs.board.policy import Policy
 
 # In two parts: the sources of a run are recorded as they are.
 ADA = "ada-love" + "lace"
+HOST = "enchanted-" + "forest"
+LIST = "/runs?column=user&column=host"
 STOCK = {"experiment": {"name": "old"}, "status": "COMPLETED", "start_time": "2020-01-01T00:00:00", "host": {}}
 
 
@@ -87,6 +97,81 @@ def test_anonymous_run_names_neither_user_nor_machine(record, database):
     assert resumed == folder
     assert [session["host"] for session in entry(folder)["sessions"]] == [None, None]
     assert "bob" not in (folder / "run.json").read_text()
+
+
+def files_below(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield all files of a folder, and what is in archives."""
+    for path in folder.rglob("*"):
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                yield from ((f"{path.name} {name}", archive.read(name)) for name in archive.namelist())
+        elif path.is_file():
+            yield path.name, path.read_bytes()
+
+
+def pages_of(where: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the pages of the board that show run 1, and its tables and downloads."""
+    with TestClient(create_app(lambda: runs.open_store(where), Policy()), base_url="http://127.0.0.1") as client:
+        paths = ["/runs", LIST, "/compare?run=1", "/runs/1"]
+        tabs = ("curves", "system", "output", "media", "files", "sources", "environment")
+        for path in (*paths, *(f"/runs/1?tab={tab}" for tab in tabs)):
+            answer = client.get(path)
+            assert answer.status_code == 200
+            yield path, answer.content
+
+
+def test_no_byte_of_files_documents_pages_and_exports_of_an_anonymous_run_names_user_or_machine(
+    record, tmp_path, database, mongo_url, monkeypatch, capsys
+):
+    named = (ADA.encode(), HOST.encode())
+
+    def body(_run):
+        _run.log_scalar("loss", 1.0)
+        _run.alert("look here")
+        print("trained")
+
+    def places_that_name() -> set[str]:
+        found = [("file " + name, content) for name, content in files_below(tmp_path / "runs")]
+        for name in database.list_collection_names():
+            found += [(f"document of {name}", bson.encode(document)) for document in database[name].find()]
+        for where in (str(tmp_path / "runs"), f"{mongo_url}/{database.name}"):
+            found += pages_of(where)
+            out = tmp_path / f"out{len(found)}"
+            for format in ("zip", "rocrate", "csv", "json"):
+                (out / format).mkdir(parents=True)
+                words = ["--format", format, "-o", str(out / format / f"x.{'zip' if len(format) > 4 else format}")]
+                assert runs_command(["--store", where, "export", "1", *words]) == 0
+            assert runs_command(["--store", where, "report", "1", "-o", str(out / "report.html")]) == 0
+            found += files_below(out)
+            capsys.readouterr()
+            for words in (["show", "1", "--json"], ["show", "1"], ["ls", "--columns", "user,host"]):
+                assert runs_command(["--store", where, *words]) == 0
+                found.append((words[0], capsys.readouterr().out.encode()))
+        return {place for place, content in found if any(word in content for word in named)}
+
+    def recorded(**options) -> None:
+        with monkeypatch.context() as there:
+            there.setattr(socket, "gethostname", lambda: HOST)
+            there.setattr(platform, "node", lambda: HOST)
+            record(ADA, options, body)
+        monkeypatch.setenv("SACRISTAN_USER", "reader")
+
+    recorded(**{"--anonymous": True})
+    assert places_that_name() == set()
+    (tmp_path / "runs" / "1").rename(tmp_path / "first")
+    shutil.rmtree(tmp_path / "first")
+    database.client.drop_database(database.name)
+    recorded()
+    # The search finds them where they are.
+    expected = {
+        "file run.json",
+        "document of runs",
+        LIST,
+        "/runs/1",
+        "x.zip 1/run.json",
+        "x.zip ro-crate-metadata.json",
+    }
+    assert places_that_name() >= expected | {"x.csv", "x.json", "report.html", "show", "ls"}
 
 
 def test_sessions_and_queued_runs_name_who_started_them(record):

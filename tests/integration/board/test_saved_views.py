@@ -160,17 +160,16 @@ def test_board_saves_and_opens_views(client_of, own_store):
     assert readonly.get("/", follow_redirects=False).headers["location"] == view["url"]
 
 
-def test_view_is_saved_replaced_and_removed_in_the_browser(watched, serve, recorded, tmp_path):
-    store = shutil.copytree(recorded, tmp_path / "store")
+def test_view_is_saved_replaced_and_removed_in_the_browser(watched, serve, own_store):
     watch = watched()
     page = watch.page
-    page.goto(f"{serve(store)}/runs?where=lr<0.05")
+    page.goto(f"{serve(own_store)}/runs?where=lr<0.05")
     page.keyboard.press("w")
     page.fill("#view-name", "small <b>")
     page.keyboard.press("Enter")
     page.wait_for_selector("#views-list a:text-is('small <b>')")
     page.click("#views-dialog [data-close]")
-    page.goto(f"{serve(store)}/runs?group=lr")
+    page.goto(f"{serve(own_store)}/runs?group=lr")
     page.keyboard.press("w")
     page.fill("#view-name", "small <b>")
     page.check("#save-view [name=default]")
@@ -178,7 +177,7 @@ def test_view_is_saved_replaced_and_removed_in_the_browser(watched, serve, recor
     assert "save again to replace" in page.text_content("#save-view .problem")
     page.click("#save-view button.main")
     page.wait_for_selector("#views-list li:has-text('private, opens first')")
-    page.goto(serve(store))
+    page.goto(serve(own_store))
     page.wait_for_url("**/runs?group=lr")
     page.keyboard.press("w")
     page.click("#views-list button")

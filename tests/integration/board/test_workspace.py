@@ -363,14 +363,25 @@ def twenty(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(params=["folder", "database"])
+def twenty_store(request, twenty):
+    """The twenty runs in a folder and in a database."""
+    return str(twenty) if request.param == "folder" else request.getfixturevalue("twenty_database")
+
+
+@pytest.fixture(scope="module")
+def twenty_database(twenty, mongo_url):
+    yield from database_of(twenty, mongo_url)
+
+
 COLOURS = """() => Object.fromEntries([...document.querySelectorAll("tbody button.eye")].map(
     (eye) => [eye.dataset.keyOf, eye.querySelector('circle').getAttribute('fill')]))"""
 
 
 @pytest.mark.slow
-def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve, twenty):
+def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve, twenty_store):
     page = watched().page
-    page.goto(f"{serve(twenty)}/runs?where=lr>0")
+    page.goto(f"{serve(twenty_store)}/runs?where=lr>0")
     drawn(page)
     colours = page.evaluate(COLOURS)
     assert colours == {str(number): colour_of(f"{number:032x}") for number in range(1, 21)}
@@ -380,19 +391,19 @@ def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve,
     for curve in [one for found in panels.values() for one in found]:
         assert curve["name"].startswith(f"run {curve['key']}: lr=")
         assert curve["color"] == colours[curve["key"]]
-    page.goto(f"{serve(twenty)}/compare?run=3&run=4")
+    page.goto(f"{serve(twenty_store)}/compare?run=3&run=4")
     shown = page.eval_on_selector_all(".swatch", "all => all.map((one) => one.firstChild.getAttribute('fill'))")
     assert shown == [colours["3"], colours["4"]]
-    page.goto(f"{serve(twenty)}/runs/3?tab=curves")
+    page.goto(f"{serve(twenty_store)}/runs/3?tab=curves")
     page.wait_for_selector("[data-drawn]")
     assert page.evaluate("document.querySelector('.plot').data[0].line.color") == colours["3"]
 
 
 @pytest.mark.slow
-def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
+def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty_store):
     watch = watched()
     page = watch.page
-    page.goto(f"{serve(twenty)}/runs?where=width>14&where=width<18")
+    page.goto(f"{serve(twenty_store)}/runs?where=width>14&where=width<18")
     drawn(page)
     watch.requests.clear()
 
@@ -422,9 +433,9 @@ def test_eyes_hide_curves_and_the_url_keeps_them(watched, serve, twenty):
 
 
 @pytest.mark.slow
-def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
+def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty_store):
     page = watched().page
-    page.goto(f"{serve(twenty)}/runs")
+    page.goto(f"{serve(twenty_store)}/runs")
     drawn(page)
     page.fill("#group", "lr")
     page.press("#group", "Enter")
@@ -440,9 +451,9 @@ def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty):
     assert page.locator("tbody tr[data-run]").count() == 20
 
 
-def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve, twenty):
+def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve, twenty_store):
     page = watched().page
-    page.goto(f"{serve(twenty)}/runs?hide=20")
+    page.goto(f"{serve(twenty_store)}/runs?hide=20")
     drawn(page)
     page.evaluate("window.stays = true")
     page.keyboard.press("/")
@@ -558,10 +569,10 @@ def test_quantities_are_computed_at_common_steps(client_of, store):
     assert text.splitlines()[1].endswith(",0,0.2")
 
 
-def test_panels_are_added_pinned_ordered_and_widened(watched, serve, twenty):
+def test_panels_are_added_pinned_ordered_and_widened(watched, serve, twenty_store):
     watch = watched()
     page = watch.page
-    page.goto(f"{serve(twenty)}/runs")
+    page.goto(f"{serve(twenty_store)}/runs")
     drawn(page)
 
     def pinned():
