@@ -231,7 +231,7 @@ def test_refused_change_is_one_sentence(client_of, recorded, path, data, status,
 # In the browser
 
 
-def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, own_store):
+def test_selected_runs_are_tagged_and_deleted_by_keys(own_store, watched, serve):
     page = watched().page
     page.goto(serve(own_store))
     page.keyboard.press("j")
@@ -253,18 +253,11 @@ def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, own_store)
     assert page.locator("tbody tr").count() == 1
 
 
-@pytest.fixture(params=["folder", "database"])
-def own_many(request, many, tmp_path):
-    if request.param == "folder":
-        yield str(shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*")))
-    else:
-        yield from database_of(many, request.getfixturevalue("mongo_url"))
-
-
 @pytest.mark.slow
-def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, serve, own_many, tmp_path):
+def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, serve, many, tmp_path):
+    store = shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*"))
     page = watched().page
-    page.goto(f"{serve(own_many)}/runs?where=lr<0.5&column=lr&column=model")
+    page.goto(f"{serve(store)}/runs?where=lr<0.5&column=lr&column=model")
     page.wait_for_selector("tbody tr")
     page.check("tr[data-run='60'] input")
     page.click("[rel=next]")
@@ -285,7 +278,7 @@ def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, ser
     page.fill("#tags-add", "small")
     page.click("#tag-now")
     page.wait_for_selector("#tag-dialog", state="hidden")
-    with open_store(own_many) as opened:
+    with open_store(store) as opened:
         assert opened.count("tags.small=True") == 58
     with page.expect_download() as download:
         page.click("#unselect")

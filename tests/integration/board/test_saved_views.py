@@ -160,7 +160,7 @@ def test_board_saves_and_opens_views(client_of, own_store):
     assert readonly.get("/", follow_redirects=False).headers["location"] == view["url"]
 
 
-def test_view_is_saved_replaced_and_removed_in_the_browser(watched, serve, own_store):
+def test_view_is_saved_replaced_and_removed_in_the_browser(own_store, watched, serve):
     watch = watched()
     page = watch.page
     page.goto(f"{serve(own_store)}/runs?where=lr<0.05")
