@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+import pandas
 import pytest
 
 from experiments import Experiment
@@ -287,6 +288,28 @@ def test_every_point_comes_back_from_wandb(store, out, tmp_path):
     assert (whole.status, failed.status) == ("COMPLETED", "FAILED")
     assert (whole.name, whole.note, whole.tags) == ("digits", store.get("1").note, ["good"])
     assert whole.info["summary"]["result"] == 0.75
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_every_point_comes_back_from_a_table(suffix, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--store", store.where, "export", "1", "2", "--metrics", "--force", "-o", f"points.{suffix}"]
+    written = []
+    for _ in range(2):
+        assert main(words) == 0
+        written.append(Path(f"points.{suffix}").read_bytes())
+    assert written[0] == written[1]
+    if suffix == "csv":
+        table = pandas.read_csv("points.csv", dtype=str, keep_default_na=False)
+    else:
+        table = pandas.read_parquet("points.parquet")
+    groups = dict(list(table.groupby(["id", "name"])))
+    assert groups.keys() == {(id, name) for id in "12" for name in store.get(id).metrics}
+    for (id, name), points in groups.items():
+        series = store.get(id).metric(name)
+        assert texts(points["value"].astype(float)) == texts(series.values)
+        assert points["step"].astype(float).tolist() == series.steps.tolist()
+        assert points["time_s"].astype(float).tolist() == series.times.tolist()
 
 
 class QuietServer(ThreadingHTTPServer):
