@@ -146,16 +146,19 @@ class _Reading:
         # A cached history would hide what was logged since.
         options = {"use_cache": False} if "use_cache" in inspect.signature(scan).parameters else {}
         for row in scan(**options):
-            step, at = row.pop("_step"), float(row.pop("_timestamp", np.nan))
-            row.pop("_runtime", None)
-            if at == at:
-                self._run.stopped = max(at, self._run.stopped or at)
-            for name, value in flat(row):
-                if isinstance(value, int | float) or (isinstance(value, str) and value in _NUMBERS):
-                    self._points.add(name, step, float(value), at)
-                elif value is not None:
-                    kind = value["_type"] if isinstance(value, dict) else "are no numbers"
-                    self._num_others[f"values of {name!r} ({kind})"] += 1
+            self._take_row(row)
+
+    def _take_row(self, row: dict[str, Any]) -> None:
+        step, at = row.pop("_step"), float(row.pop("_timestamp", np.nan))
+        row.pop("_runtime", None)
+        if at == at:
+            self._run.stopped = max(at, self._run.stopped or at)
+        for name, value in flat(row):
+            if isinstance(value, int | float) or (isinstance(value, str) and value in _NUMBERS):
+                self._points.add(name, step, float(value), at)
+            elif value is not None:
+                kind = value["_type"] if isinstance(value, dict) else "are no numbers"
+                self._num_others[f"values of {name!r} ({kind})"] += 1
 
 
 def _filled(**entries: Any) -> dict[str, Any]:
