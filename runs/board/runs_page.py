@@ -19,7 +19,7 @@ from runs.board.views import RunsView
 from runs.board.visits import Visit, page
 from runs.comparison.grouping import group_runs
 from runs.errors import ComparisonError, FilterError, StoreError
-from runs.query.names import COMMON_FIELDS, short_name
+from runs.query.names import COMMON_FIELDS, full_name, short_name
 from runs.query.texts import is_number
 from runs.stores.run import Run
 
@@ -112,6 +112,8 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
     visit.store.prefetch(runs, ["metrics"])
     columns = view.column or _usual_columns(visit, runs, view)
+    # All at once: the settings among them may be remembered, so that no config was read for them.
+    visit.store.prefetch(runs, list(map(full_name, columns)))
     rows = [(run, [_value(run, name) for name in columns]) for run in runs]
     is_last = 0 < len(runs) < view.SIZE
     total = view.offset + len(runs) if is_last else visit.store.count(view.tree, limit)
