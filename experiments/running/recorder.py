@@ -15,13 +15,13 @@ from typing import Any, TypeGuard
 from sacred.observers import RunObserver
 from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
+from sacred.utils import SacredInterrupt
 
 from experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
 from experiments.running.forking import Owner
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
-from experiments.running.trial import Pruned
 from observers.errors import MediaError, MetricError
 from observers.file.observer import FileObserver
 from observers.media.kinds import Media
@@ -133,7 +133,7 @@ class Recorder:
                     self.metrics.log_scalar_metric(name, value, step)
             except (MetricError, MediaError) as error:
                 errors.append(error)
-            except Pruned as end:
+            except SacredInterrupt as end:
                 pruned = end
         if errors:
             raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__

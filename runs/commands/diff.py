@@ -88,6 +88,14 @@ def _print(found: Differences, hidden: set[str]) -> None:
 
 
 def _print_changes(part: Changes, section: str, old: str, new: str, hidden: set[str]) -> None:
+    titles = [Column("  name", is_kept=True), Column(f"run {old}"), Column(f"run {new}"), Column(is_number=True)]
+    print_table(titles, [cells for name, cells in _rows(part, section) if name not in hidden])
+    if hidden:
+        differ = count_text(len(hidden), "more statistic")
+        print_text(f"  ({differ} {'differs' if len(hidden) == 1 else 'differ'}; --all shows them)", "dim")
+
+
+def _rows(part: Changes, section: str) -> list[tuple[str, list[Cell]]]:
     rows = []
     for name, (before, after) in part.changed.items():
         if section == "git" and name == "diff":
@@ -98,11 +106,7 @@ def _print_changes(part: Changes, section: str, old: str, new: str, hidden: set[
         rows.append((name, [Cell(f"- {name}"), Cell(_text(value), "red"), Cell(""), Cell("")]))
     for name, value in part.added.items():
         rows.append((name, [Cell(f"+ {name}"), Cell(""), Cell(_text(value), "green"), Cell("")]))
-    titles = [Column("  name", is_kept=True), Column(f"run {old}"), Column(f"run {new}"), Column(is_number=True)]
-    print_table(titles, [cells for name, cells in rows if name not in hidden])
-    if hidden:
-        differ = count_text(len(hidden), "more statistic")
-        print_text(f"  ({differ} {'differs' if len(hidden) == 1 else 'differ'}; --all shows them)", "dim")
+    return rows
 
 
 def _text(value: Any) -> str:

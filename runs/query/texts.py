@@ -116,13 +116,17 @@ def time_text(time: Any, *, exact: bool = False, short: bool = False) -> str:
             return time
     if not isinstance(time, datetime):
         return value_text(time)
-    try:
-        local = time.replace(tzinfo=UTC).astimezone() if time.tzinfo is None else time.astimezone()
-    except (OverflowError, ValueError):  # the year 1
-        local = time
+    local = _in_local_zone(time)
     if short:
         return local.strftime("%b %d %H:%M" if local.year == datetime.now().year else "%Y-%m-%d")
     return local.strftime("%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M")
+
+
+def _in_local_zone(time: datetime) -> datetime:
+    try:
+        return time.replace(tzinfo=UTC).astimezone() if time.tzinfo is None else time.astimezone()
+    except (OverflowError, ValueError):  # the year 1
+        return time
 
 
 def utc(text: Any) -> Any:

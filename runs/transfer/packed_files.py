@@ -41,23 +41,31 @@ def members(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         data: The file's content; what is none of these has no members.
     """
     with contextlib.suppress(*BROKEN):  # its bytes are there as they are
-        for head, (unpack, _) in COMPRESSED.items():
-            if data.startswith(head):
-                yield Path(name).stem, unpack(data)
+        yield from _unpacked(name, data)
         if data.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 yield from ((info.filename, archive.read(info)) for info in archive.infolist())
         elif data[257:262] == b"ustar":
-            with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-                for info in tar:
-                    stream = tar.extractfile(info) if info.isfile() else None
-                    yield info.name, b"" if stream is None else stream.read()
+            yield from _members_of_tar(data)
         elif data.startswith(_DATABASE):
             yield from _rows_of_database(data)
         elif data.startswith(PARQUET):
             yield from _rows_of_parquet(data)
         else:
             yield from _records_of_wandb(data)
+
+
+def _unpacked(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    for head, (unpack, _) in COMPRESSED.items():
+        if data.startswith(head):
+            yield Path(name).stem, unpack(data)
+
+
+def _members_of_tar(data: bytes) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for info in tar:
+            stream = tar.extractfile(info) if info.isfile() else None
+            yield info.name, b"" if stream is None else stream.read()
 
 
 def _rows_of_database(data: bytes) -> Iterator[tuple[str, bytes]]:

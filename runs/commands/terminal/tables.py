@@ -122,15 +122,19 @@ def fit(
     _drop(there, [i for i in there if columns[i].is_spare], widths, room)
     _drop(there, [i for i in there if not columns[i].is_kept], least, room)
     found = [width if i in there else 0 for i, width in enumerate(widths)]
-    while (excess := sum(found) + _GAP * (len(there) - 1) - room) > 0:
-        can_give = [i for i in there if found[i] > least[i]]
+    _shrink(found, least, there, room)
+    return found, [i for i in range(len(widths)) if i not in there]
+
+
+def _shrink(widths: list[int], least: Sequence[int], there: Sequence[int], room: int) -> None:
+    while (excess := sum(widths) + _GAP * (len(there) - 1) - room) > 0:
+        can_give = [i for i in there if widths[i] > least[i]]
         if not can_give:
             break
-        widest = max(can_give, key=lambda i: found[i])
+        widest = max(can_give, key=lambda i: widths[i])
         # Down to the next in width, and one by one from there.
-        next_ = max([least[widest], *(found[i] for i in can_give if i != widest)])
-        found[widest] -= min(max(1, found[widest] - next_), excess)
-    return found, [i for i in range(len(widths)) if i not in there]
+        next_ = max([least[widest], *(widths[i] for i in can_give if i != widest)])
+        widths[widest] -= min(max(1, widths[widest] - next_), excess)
 
 
 def _drop(there: list[int], droppable: list[int], widths: Sequence[int], room: int) -> None:

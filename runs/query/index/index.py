@@ -36,7 +36,6 @@ from runs.query.index.batch import Batch
 from runs.query.index.fields import OF_RUN, ORIGINS
 from runs.query.index.file import IndexFile, clear, transaction
 from runs.query.index.filter_sql import origin_of
-from runs.query.index.scanning import UNSETTLED
 from runs.query.index.values import TEXT
 from runs.query.times import DURATION, duration_s, last_sign
 
@@ -51,7 +50,8 @@ _LOOKS: dict[Hashable, tuple[float, float]] = {}
 _CHANGES: dict[Hashable, float] = {}
 _ENDED = ("COMPLETED", "FAILED", "INTERRUPTED", "PRUNED", "TIMEOUT")
 # Runs that may change without a person's doing: all but those that have ended, and those that have just changed.
-_CHANGING = f"""SELECT name FROM run WHERE NOT is_readable OR stamp = '{UNSETTLED}' OR stamp LIKE 'error%' UNION
+_CHANGING = f"""SELECT name FROM run
+    WHERE NOT is_readable OR stamp = '{scanning.UNSETTLED}' OR stamp LIKE 'error%' UNION
     SELECT run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
     WHERE key.name = 'status' AND key.origin = {OF_RUN} AND coalesce(value, '') NOT IN {_ENDED}"""
 

@@ -48,14 +48,8 @@ class RunFolders:
             raise ForeignError(f"got {output}, expected a folder for {content}")
         self._write = write
         self._name_of = name_of
-        for part in self._folder.glob(f".*{INCOMPLETE}"):
-            with contextlib.suppress(BlockingIOError), claimed(part, wait=False):  # another export may be writing it
-                shutil.rmtree(part, ignore_errors=True)
-        self._places: dict[str, Path] = {}
-        for mark in self._folder.glob(f"*/{_MARK}"):
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                self._places[json.loads(mark.read_text())["run"]] = mark.parent
-        self._places = {key: path for key, path in self._places.items() if path.suffix != INCOMPLETE}
+        _remove_incomplete(self._folder)
+        self._places = _exported(self._folder)
 
     def find(self, key: str) -> str | None:
         """Return the state that a run was exported in; see `Target.find`."""
@@ -92,3 +86,18 @@ class RunFolders:
         name = self._name_of(run, key)
         place = self._folder / name
         return place.with_name(f"{name}_{key}") if place.exists() else place
+
+
+def _remove_incomplete(folder: Path) -> None:
+    for part in folder.glob(f".*{INCOMPLETE}"):
+        with contextlib.suppress(BlockingIOError), claimed(part, wait=False):  # another export may be writing it
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _exported(folder: Path) -> dict[str, Path]:
+    """Return the folders of the runs that have been exported, by the runs' keys."""
+    found: dict[str, Path] = {}
+    for mark in folder.glob(f"*/{_MARK}"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found[json.loads(mark.read_text())["run"]] = mark.parent
+    return {key: path for key, path in found.items() if path.suffix != INCOMPLETE}

@@ -89,15 +89,8 @@ def _read(root: Path, path: Path) -> ForeignRun:
 
 
 def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) -> None:
-    step_name = next((name for name in STEPS if name in columns), None)
-    rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
-    known = dict(zip(rows, values, strict=True))
-    steps = as_steps(values if len(rows) == num_rows else [known.get(row, row) for row in range(num_rows)])
-    times = np.full(num_rows, np.nan)
-    time_name = next((name for name in TIMES if name in columns and any(map(_is_epoch, columns[name].values))), None)
-    if time_name is not None:
-        for row, value in zip(*columns.pop(time_name), strict=True):
-            times[row] = value if _is_epoch(value) else np.nan
+    steps = _take_steps(columns, num_rows)
+    times = _take_times(columns, num_rows)
     for name, column in columns.items():
         numbers = column.numbers()
         if num_others := sum(value is not None for value in column.values) - len(numbers.rows):
@@ -105,6 +98,24 @@ def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) ->
         if numbers.rows:
             floats = np.array(numbers.values, np.float64)
             run.curves.append(Curve(name, as_steps(steps[numbers.rows]), floats, times[numbers.rows]))
+
+
+def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
+    """Take the column of steps out, and return the step of each row; its number where a row has none."""
+    step_name = next((name for name in STEPS if name in columns), None)
+    rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
+    known = dict(zip(rows, values, strict=True))
+    return as_steps(values if len(rows) == num_rows else [known.get(row, row) for row in range(num_rows)])
+
+
+def _take_times(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
+    """Take the column of times out, and return the time of each row; NaN where a row has none."""
+    times = np.full(num_rows, np.nan)
+    time_name = next((name for name in TIMES if name in columns and any(map(_is_epoch, columns[name].values))), None)
+    if time_name is not None:
+        for row, value in zip(*columns.pop(time_name), strict=True):
+            times[row] = value if _is_epoch(value) else np.nan
+    return times
 
 
 def _is_epoch(value: Any) -> TypeGuard[float]:
@@ -170,12 +181,16 @@ def _table(path: Path, left_out: list[str]) -> tuple[list[str], list[list[str]]]
     if body and len(body[-1]) == len(names) and not text.endswith(("\n", "\r")):
         del body[-1]
         left_out.append(f"line {last}, the last one, has no end: its last number may be cut off")
-    if {*map(len, body)} <= {len(names)}:
-        return names, body
+    return names, _whole_lines(body, len(names), left_out)
+
+
+def _whole_lines(body: list[list[str]], num_columns: int, left_out: list[str]) -> list[list[str]]:
+    if {*map(len, body)} <= {num_columns}:
+        return body
     for number, cells in enumerate(body, 2):
-        if cells and len(cells) != len(names):
-            left_out.append(f"line {number} has {len(cells)} cells instead of {len(names)}")
-    return names, [cells for cells in body if len(cells) == len(names)]
+        if cells and len(cells) != num_columns:
+            left_out.append(f"line {number} has {len(cells)} cells instead of {num_columns}")
+    return [cells for cells in body if len(cells) == num_columns]
 
 
 def _json_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column], int]:
