@@ -955,7 +955,7 @@ def test_list_looks_at_the_folders_once(tmp_path, monkeypatch, capsys):
     (folder / "run.json").write_text('{"status": "COMPLETED", "experiment": {"name": "x"}}')
     looks = []
     update = Index.update
-    monkeypatch.setattr(Index, "update", lambda index: (looks.append(index), update(index))[1])
+    monkeypatch.setattr(Index, "update", lambda index, *age: (looks.append(index), update(index, *age))[1])
     assert main(["ls", "--store", str(tmp_path)]) == 0
     assert "COMPLETED" in capsys.readouterr().out
     assert len(looks) == 1

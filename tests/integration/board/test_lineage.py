@@ -219,6 +219,7 @@ def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder)
     page.wait_for_selector("figure .notes:has-text('dashed')")
     assert "joined=1" in page.url
     paths = page.locator("figure[data-panel='train/loss'] svg.lines g[data-key] path")
+    paths.nth(1).wait_for(state="attached")
     nums = paths.evaluate_all("paths => paths.map((path) => path.getAttribute('d').match(/[ML]/g).length)")
     dashes = paths.evaluate_all("paths => paths.map((path) => path.getAttribute('stroke-dasharray'))")
     assert (nums, dashes) == ([31, 10], ["2 3", None])

@@ -210,14 +210,14 @@ def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched
     page.set_viewport_size({"width": 1280, "height": 1600})
     page.goto(address(serve(folder), SCATTER, PARALLEL))
     drawn(page)
-    lines = figure(page, PARALLEL).locator("path[data-mark][visibility=visible]")
+    num_lines = "(num) => document.querySelectorAll('path[data-mark][visibility=visible]').length === num"
     figure(page, PARALLEL).locator("summary", has_text="Ranges").press("Enter")
     page.get_by_label("lr, at least").fill("0.02")
-    assert lines.count() == 6
+    page.wait_for_function(num_lines, arg=6)
     assert "brush.lr=0.02.." in page.url
     page.goto(page.url)
     drawn(page)
-    assert lines.count() == 6
+    page.wait_for_function(num_lines, arg=6)
     # The brush stays when the view becomes another.
     page.fill("#find", "lr<0.05")
     page.press("#find", "Enter")
@@ -225,7 +225,7 @@ def test_brushed_runs_are_selected_stand_out_and_the_url_keeps_the_brush(watched
     page.wait_for_function(NUM_POINTS, arg=[SCATTER, 21])
     assert "brush.lr=0.02.." in page.url
     chosen = 3
-    page.wait_for_function("() => document.querySelectorAll('path[data-mark][visibility=visible]').length === 3")
+    page.wait_for_function(num_lines, arg=chosen)
     figure(page, PARALLEL).get_by_role("button", name="Select these").press("Enter")
     assert page.locator("#num-selected").inner_text() == f"{chosen} runs selected"
     faint = "() => [...document.querySelectorAll('.points path')].filter((one) => one.style.opacity === '0.15').length"

@@ -25,7 +25,7 @@ WAITED_FOR = {aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.masked
 
 
 # Numbers that are on the CPU on every machine: the loss of a training there, torch's own counts, the seed of a loader.
-ON_CPU = ("if on_cpu", "n_averaged", "torch/utils/data/dataloader.py")
+ON_CPU = ("losses.append(keep(", "n_averaged", "torch/utils/data/dataloader.py")
 # What hands an operation over to a mode.
 BETWEEN = ("torch/_compile.py", "torch/_dynamo/eval_frame.py")
 
