@@ -89,6 +89,7 @@ def test_evaluate_prepares_another_file_as_the_one_of_the_training(table):
     )
 
 
+@pytest.mark.slow
 def test_evaluate_of_the_file_of_the_training_is_on_the_test_part_that_it_kept_apart(table):
     done = tried(table, "evaluate", "seed=7")
     info = [json.loads((table / "my_runs" / name / "info.json").read_text()) for name in ("1",)]

@@ -133,7 +133,7 @@ def found(tmp_path_factory):
     return json.loads((folder / "found.json").read_text())
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_output_that_cannot_be_written_is_one_line_and_exit_code_74(found, way):
     ended = zip(TABLE.strip().splitlines(), found[way], strict=True)

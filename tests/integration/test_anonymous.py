@@ -215,7 +215,7 @@ FORMATS = {
     [
         "secret.json",
         "logs",
-        pytest.param("wandb", marks=WANDB),
+        pytest.param("wandb", marks=[pytest.mark.slow, WANDB]),
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in ("runs.csv", "points.csv", "runs.parquet", "crate.zip", "mlflow")
@@ -267,6 +267,7 @@ def test_anonymous_table_goes_to_stdout(runs_folder, capfd):
     assert USER not in row
 
 
+@pytest.mark.slow
 def test_runs_of_a_database_are_anonymous(tmp_path, mongo_url, capsys):
     record(tmp_path, lambda folder: MongoObserver(mongo_url, "reviewed", failure_dir=folder / "spool"))
     with pymongo.MongoClient(mongo_url) as client:

@@ -41,6 +41,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_questions_have_the_answers_of_incense(loader, theirs, question):
     assert ids(question(loader)) == ids(question(theirs))

@@ -434,6 +434,7 @@ def test_validator_of_crates_accepts_them(store, tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_artifacts_lie_beside_a_database_of_mlflow(store, out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     list(export_to([store.get("1")], f"sqlite:///{out}/mlflow.db", "mlflow"))

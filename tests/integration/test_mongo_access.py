@@ -233,6 +233,7 @@ def test_wrong_tls_is_one_line_and_the_right_certificate_records(
         client.drop_database("lab")
 
 
+@pytest.mark.slow
 def test_right_certificate_records(tmp_path, tls_server, certificate, start):
     right = f"{tls_server.url}/lab?tls=true&tlsCAFile={certificate[0]}"
     stderr = start(tmp_path, RECORDS, "-m", right).finish()

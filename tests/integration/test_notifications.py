@@ -473,6 +473,7 @@ def test_finished_sweep_is_told_of_in_one_digest(tmp_path, receivers):
     assert [problem.partition(" in /")[0] for problem in problems] == ["sweep lr: there is no sweep lr"]
 
 
+@pytest.mark.slow
 def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatch, receivers):
     for _ in range(2):
         record(fails, FileObserver(tmp_path))

@@ -133,6 +133,7 @@ def sweep(tmp_path, warm):
 # ---------------------------------------------------------------------- what is tried
 
 
+@pytest.mark.slow
 def test_a_grid_is_tried_point_by_point_and_judged(sweep):
     grid = sweep()
     assert grid.agent().run() == 4

@@ -452,6 +452,7 @@ def test_amp_check_shows_the_configured_model_in_each_precision(run, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_find_lr_suggests_a_rate_draws_it_and_records_nothing(run, folder, capsys, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)

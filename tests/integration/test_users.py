@@ -120,6 +120,7 @@ def pages_of(where: str) -> Iterator[tuple[str, bytes]]:
             yield path, answer.content
 
 
+@pytest.mark.slow
 def test_no_byte_of_files_documents_pages_and_exports_of_an_anonymous_run_names_user_or_machine(
     record, tmp_path, database, mongo_url, monkeypatch, capsys
 ):

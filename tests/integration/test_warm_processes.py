@@ -131,7 +131,7 @@ def is_gone(pid):
 # ------------------------------------------------------------------ as a fresh process
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [["sub/tell.py"], ["-m", "sub.tell"], ["-P", "-m", "sub.tell"]], ids=" ".join)
 def test_forked_process_finds_what_a_fresh_one_does(warm, tmp_path, form):
     (tmp_path / "sub").mkdir()

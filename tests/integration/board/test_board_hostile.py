@@ -236,6 +236,7 @@ SLOW_PATHS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "paths", [ORDINARY_PATHS, pytest.param(SLOW_PATHS, marks=pytest.mark.slow)], ids=["ordinary", "slow"]
 )

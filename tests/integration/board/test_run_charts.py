@@ -275,6 +275,7 @@ OVERFLOW = """(title) => {
 }"""
 
 
+@pytest.mark.slow
 def test_parallel_coordinates_are_as_wide_as_their_panel(watched, serve, folder):
     page = watched().page
     many = "parallel(lr, kind, start_time, experiment.name, val/loss.min, result)"

@@ -57,6 +57,7 @@ def test_two_ranks_come_to_what_one_process_does(by_two, case):
     assert_alike(by_two[case], train(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_that_share_the_parameters_come_to_what_one_process_does(by_two, case):
     assert_alike(by_two["sharded"][case], train(case))

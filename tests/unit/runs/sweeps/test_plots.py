@@ -62,6 +62,7 @@ def test_page_and_pictures_are_drawn(drawn):
     assert all(path.read_bytes().startswith(PNG) for path in drawn[1:])
 
 
+@pytest.mark.slow
 def test_page_needs_nothing_from_elsewhere(drawn):
     page = drawn[0].read_text(encoding="utf-8")
     assert re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)", page) == []
