@@ -55,7 +55,7 @@ def ask(tmp_path):
         server = StdioServerParameters(command=sys.executable, args=words, env=env, cwd=tmp_path)
 
         async def talk():
-            async with Client(stdio_client(server)) as client:
+            async with Client(stdio_client(server, errlog=sys.__stderr__)) as client:
                 tools = (await client.list_tools()).tools
                 results = []
                 for number, (name, words) in enumerate(questions):
