@@ -258,12 +258,13 @@ def warm_children(*, starts_python: bool = False) -> Iterator[None]:
     Args:
         starts_python: Whether those have a warm process of their own, as pytest's workers need it.
     """
-    original = subprocess._fork_exec
-    subprocess._fork_exec = functools.partial(start_child, _address(), original, starts_python=starts_python)
+    original = subprocess._fork_exec, subprocess._USE_POSIX_SPAWN
+    subprocess._fork_exec = functools.partial(start_child, _address(), original[0], starts_python=starts_python)
+    subprocess._USE_POSIX_SPAWN = False  # by which Python 3.13 would start most children
     try:
         yield
     finally:
-        subprocess._fork_exec = original
+        subprocess._fork_exec, subprocess._USE_POSIX_SPAWN = original
 
 
 @contextlib.contextmanager

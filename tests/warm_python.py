@@ -396,6 +396,7 @@ def keep_nursery(request: dict[str, Any]) -> dict[str, Any]:
         if os.fork():
             os.close(lifetime)
             subprocess._fork_exec = functools.partial(start_child, address, subprocess._fork_exec)
+            subprocess._USE_POSIX_SPAWN = False  # by which Python 3.13 would start most children
             return {**request, "starts_python": False}
         os.close(ours)
         nothing = os.open(os.devnull, os.O_RDWR)
