@@ -93,7 +93,7 @@ def _compressed_scripts(version: str) -> bytes:
 
 
 def joined_scripts() -> str:
-    """Return all scripts as one: each module is a function that returns what it exports, called when first needed."""
+    """Return one script with all modules: each is a function that returns its exports, called when first needed."""
     modules = []
     for name, path in sorted(_FILES.items()):
         if path.suffix != ".js":

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Export:
-    """What to write.
+    """The format, the place and the columns of an export.
 
     Attributes:
         format: One of `_FORMATS`.
@@ -118,7 +118,7 @@ def _format_of(arguments: argparse.Namespace) -> str:
 
 
 def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    """Write runs; return the exit code, and what was written."""
+    """Write runs; return the exit code and a summary of the output."""
     if export.format in _TRACKERS:
         return _write_to_tracker(runs, export)
     return _write_archive(runs, export) if export.format in _ARCHIVES else _write_table(runs, export)
@@ -142,7 +142,7 @@ def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str]) 
         print_to_stderr(f"note: {word!r} is a common word: it is removed from fields for names only")
     print_left_out(anonymous.left_out)
     if export.output is not None:
-        print_to_stderr(f"note: keep {output}.replaced.json to yourself: it lists what was replaced")
+        print_to_stderr(f"note: keep {output}.replaced.json to yourself: it lists the replacements")
     return code, "; ".join(filter(None, (what, "no word was found in it")))
 
 

@@ -74,7 +74,7 @@ class Backend(abc.ABC):
 
     @property
     def look_s(self) -> float:
-        """Seconds that the last look at all runs took; 0 for a database, which knows what has changed."""
+        """Duration of the last scan of all runs in seconds; 0 for a database, which needs none."""
         return 0.0
 
     @abc.abstractmethod

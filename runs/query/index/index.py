@@ -120,7 +120,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
 
     @property
     def look_s(self) -> float:
-        """Seconds that the last look at all runs took; 0 before the first."""
+        """Duration of the last scan of all runs in seconds; 0 before the first."""
         return _LOOKS.get(self._key, (0.0, 0.0))[1]
 
     def expire(self) -> None:
