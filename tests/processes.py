@@ -334,7 +334,7 @@ class _Server:
             self._start()
 
     def _start(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
         self.address = f"{self._folder.name}/socket"
         theirs, self._lifetime = os.pipe()
         with socket.socket(socket.AF_UNIX) as listener:
