@@ -1,11 +1,14 @@
 """Reading other trackers' runs: points a second of `runs import` beside the tracker's own reader, in the same process.
 
     python benchmarks/importing.py [--points 50000] [--rounds 3] [--kinds csv aim ...]
+    python benchmarks/importing.py --runs 10000
 
 Each tracker's own package writes one run with one metric; kinds whose package is not installed are skipped, and named.
+The files of Comet, ClearML, Neptune, Trackio, DVCLive and Hydra are written without their packages, in the same form.
 "reader" is the lab's reader alone, "import" the whole `import_foreign` into a new folder of runs, and "own" the
 tracker's way to read all points of a metric. Each is the best of the rounds; the ratio is reader to own. W&B and
-ClearML have no reader of offline files, and Comet's reads no steps.
+ClearML have no reader of offline files, and Comet's reads no steps. With `--runs`, many runs of ten points are imported
+once, and their seconds, CPU and memory printed.
 """
 
 from __future__ import annotations
@@ -15,12 +18,15 @@ import contextlib
 import csv
 import io
 import json
+import resource
 import shutil
+import sqlite3
 import sys
 import tempfile
 import time
 import zipfile
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
@@ -125,6 +131,61 @@ def make_clearml(folder: Path, num_points: int) -> tuple[Path, None]:
     return folder / "offline-x.zip", None
 
 
+def make_neptune(folder: Path, num_points: int) -> tuple[Path, Callable[[], int]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    file = folder / "RUN-1-0123456789abcdef_part_0.parquet"
+    steps, values = range(num_points), [1 / (step + 1) for step in range(num_points)]
+    texts = {
+        "project_id": "team/digits", "run_id": "RUN-1", "attribute_path": "loss", "attribute_type": "float_series",
+    }  # fmt: skip
+    columns = {name: pyarrow.array([text] * num_points) for name, text in texts.items()}
+    columns["step"] = pyarrow.array([Decimal(step) for step in steps], pyarrow.decimal128(18, 6))
+    times = [1_700_000_000_000 + step for step in steps]
+    columns["timestamp"] = pyarrow.array(times, pyarrow.timestamp("ms", "UTC"))
+    columns["float_value"] = pyarrow.array(values)
+    parquet.write_table(pyarrow.table(columns), file)
+    return folder, lambda: len(parquet.read_table(file)["float_value"].to_numpy())
+
+
+def make_trackio(folder: Path, num_points: int) -> tuple[Path, Callable[[], int]]:
+    path = folder / "digits.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "CREATE TABLE metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)"
+        )
+        rows = (
+            ("2026-01-01T10:00:00", "one", step, json.dumps({"loss": 1 / (step + 1)})) for step in range(num_points)
+        )
+        database.executemany("INSERT INTO metrics (timestamp, run_name, step, metrics) VALUES (?, ?, ?, ?)", rows)
+
+    def own() -> int:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            return len([json.loads(text)["loss"] for (text,) in database.execute("SELECT metrics FROM metrics")])
+
+    return path, own
+
+
+def make_dvclive(folder: Path, num_points: int) -> tuple[Path, Callable[[], int]]:
+    import pandas
+
+    path = folder / "dvclive" / "plots" / "metrics" / "loss.tsv"
+    path.parent.mkdir(parents=True)
+    rows = ((step, 1 / (step + 1)) for step in range(num_points))
+    with path.open("w") as stream:
+        csv.writer(stream, delimiter="\t").writerows([("step", "loss"), *rows])
+    return folder / "dvclive", lambda: len(pandas.read_csv(path, sep="\t")["loss"].to_numpy())
+
+
+def make_hydra(folder: Path, num_points: int) -> tuple[Path, Callable[[], int]]:
+    (folder / ".hydra").mkdir()
+    for name, text in {"config": "lr: 0.1\n", "overrides": "[]\n", "hydra": "hydra: {job: {name: train}}\n"}.items():
+        (folder / ".hydra" / f"{name}.yaml").write_text(text)
+    _, own = make_tensorboard(folder, num_points)
+    return folder, own
+
+
 def _zip(path: Path, files: dict[str, str | io.StringIO]) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -139,6 +200,10 @@ MAKERS: dict[str, Maker] = {
     "aim": make_aim,
     "comet": make_comet,
     "clearml": make_clearml,
+    "neptune": make_neptune,
+    "trackio": make_trackio,
+    "dvclive": make_dvclive,
+    "hydra": make_hydra,
 }
 
 
@@ -169,12 +234,34 @@ def rate(count: Callable[[], int], num_points: int, rounds: int) -> float:
     return num_points / best
 
 
+def import_many(num_runs: int) -> None:
+    """Import CSV files of ten points each, and print the time, the CPU and the peak of memory of this process."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as place:
+        text = "step,loss\n" + "".join(f"{step},{1 / (step + 1)}\n" for step in range(10))
+        for number in range(num_runs):
+            Path(folder, f"run{number:06}.csv").write_text(text)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start, start_cpu = time.perf_counter(), time.process_time()
+        with open_store(place, create=True) as store:
+            num_new = sum(imported.outcome == "new" for imported in import_foreign(folder, store, "csv"))
+        seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    if num_new != num_runs:
+        raise SystemExit(f"imported {num_new} runs, expected {num_runs}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"{num_runs} runs in {seconds:.1f} s, {num_runs / seconds:,.0f} runs a second; {cpu:.1f} s of CPU")
+    print(f"peak of memory {peak / 1024:,.0f} MiB, {before / 1024:,.0f} MiB before the import")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", choices=MAKERS, default=[*MAKERS])
+    parser.add_argument("--runs", type=int, help="import so many small CSV files instead")
     arguments = parser.parse_args()
+    if arguments.runs:
+        import_many(arguments.runs)
+        return
     print(f"{arguments.points} points; thousand points a second, best of {arguments.rounds}\n")
     print("| kind | reader | import | own | reader / own |\n| --- | --- | --- | --- | --- |")
     for kind in arguments.kinds:
