@@ -501,10 +501,9 @@ def test_page_of_a_run_is_framed_without_its_scripts(watched, serve, rich):
     browser.errors.clear()
 
 
-def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_path):
-    store = shutil.copytree(recorded, tmp_path / "store")
+def test_note_is_written_and_table_is_searched(watched, serve, own_store):
     page = watched().page
-    page.goto(f"{serve(store)}/runs/1")
+    page.goto(f"{serve(own_store)}/runs/1")
     page.fill("#note", "good <b>")
     page.click("#note-form button")
     page.wait_for_selector("#note-state:text('note written')")
@@ -517,7 +516,7 @@ def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_pat
     assert set_by_nobody.locator("visible=true").count() == 0
     page.click("#config summary:has-text('at their defaults')")
     assert set_by_nobody.locator("visible=true").count() == set_by_nobody.count()
-    with open_store(store) as runs:
+    with open_store(own_store) as runs:
         assert runs.get("1").note == "good <b>"
 
 

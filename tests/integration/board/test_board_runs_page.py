@@ -8,7 +8,9 @@ import re
 import shutil
 import sqlite3
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -253,10 +255,18 @@ def test_selected_runs_are_tagged_and_deleted_by_keys(own_store, watched, serve)
     assert page.locator("tbody tr").count() == 1
 
 
+@pytest.fixture(params=["folder", "database"])
+def own_many(request, many, tmp_path) -> Iterator[str]:
+    """A copy of the many runs that a test may change."""
+    if request.param == "folder":
+        yield str(shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*")))
+    else:
+        yield from database_of(many, request.getfixturevalue("mongo_url"))
+
+
 @pytest.mark.slow
-def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, serve, many, tmp_path):
-    store = shutil.copytree(many, tmp_path / "store", ignore=shutil.ignore_patterns(".index*"))
-    page = watched().page
+def test_all_that_match_are_selected_over_pages_and_changed(watched, serve, own_many, tmp_path):
+    store, page = own_many, watched().page
     page.goto(f"{serve(store)}/runs?where=lr<0.5&column=lr&column=model")
     page.wait_for_selector("tbody tr")
     page.check("tr[data-run='60'] input")
@@ -281,10 +291,22 @@ def test_all_that_match_are_selected_over_pages_exported_and_tagged(watched, ser
     with open_store(store) as opened:
         assert opened.count("tags.small=True") == 58
     with page.expect_download() as download:
-        page.click("#unselect")
-        page.check("tr[data-run='3'] input")
         page.click("#report")
     assert download.value.suggested_filename == "report.html"
+    download.value.save_as(tmp_path / "report.html")
+    assert "58 runs" in (tmp_path / "report.html").read_text()
+    page.click("#compare")
+    page.wait_for_url("**/compare?**")
+    assert sorted(map(int, parse_qs(urlsplit(page.url).query)["run"])) == list(range(3, 61))
+    page.wait_for_selector("text=58 runs")
+    page.go_back()
+    page.wait_for_selector("#num-selected:text-is('58 runs selected')")
+    page.keyboard.press("Delete")
+    page.click("#discard-now")
+    page.wait_for_selector("#discard-dialog", state="hidden")
+    assert page.locator("#announce").text_content() == "58 runs moved into the trash"
+    with open_store(store) as opened:
+        assert sorted(run.id for run in opened.find()) == ["1", "2"]
 
 
 @pytest.mark.slow
