@@ -143,7 +143,7 @@ def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str]) 
     print_left_out(anonymous.left_out)
     if export.output is not None:
         print_to_stderr(f"note: keep {output}.replaced.json to yourself: it lists the replacements")
-    return code, "; ".join(filter(None, (what, "no word was found in it")))
+    return code, "; ".join(filter(None, (what, "none of the replaced words is left in it")))
 
 
 def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:

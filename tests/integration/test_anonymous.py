@@ -228,7 +228,7 @@ def test_no_format_names_anyone(name, runs_folder, tmp_path, capsys):
     assert main([*words, "-o", str(home / name)]) == 0
     out, err = capsys.readouterr()
     assert left_in(home / name) == set()
-    assert "no word was found in it" in out
+    assert "none of the replaced words is left in it" in out
     assert f"replaced '{USER}' by 'person-" in err
     assert sorted(path.name for path in home.iterdir()) == sorted([name, f"{name}.replaced.json"])
     if name == "secret.json":
@@ -278,7 +278,7 @@ def test_runs_of_a_database_are_anonymous(tmp_path, mongo_url, capsys):
     for name in ("review.zip", "runs.csv"):
         assert main([*words, str(tmp_path / "out" / name)]) == 0
         assert left_in(tmp_path / "out" / name, (*WORDS, address)) == set()
-        assert "no word was found in it" in capsys.readouterr().out
+        assert "none of the replaced words is left in it" in capsys.readouterr().out
     with open_store(tmp_path / "back", create=True) as back:
         import_runs(tmp_path / "out" / "review.zip", back)
         assert back.get("1").metric("hidden-1/score").values.tolist() == [0, 1, 2, 3, 4]
@@ -370,7 +370,7 @@ def test_command_says_what_was_replaced_and_what_cannot_be_proven(runs_folder, t
     words = ["--store", str(runs_folder), "export", "1", "--anonymous", "--hide", "secretlab", "-o"]
     assert main([*words, str(tmp_path / "one.zip")]) == 0
     out, err = capsys.readouterr()
-    assert "no word was found in it" in out
+    assert "none of the replaced words is left in it" in out
     assert f"replaced '{USER}' by 'person-1'" in err
     assert "pixels of pictures" in err
     assert "one.zip.replaced.json to yourself" in err
