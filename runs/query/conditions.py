@@ -165,9 +165,9 @@ def _listed(name: str, full: str, values: Any) -> list[Any]:
 def _ordered(name: str, operator: str, value: Any) -> int | float | str:
     """Return a value for `<` and its kin."""
     value = _plain(name, value)
-    if not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
-    if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
+    if isinstance(value, int) and is_text_only(value):
         try:
             return float(value)  # close enough to every number in a store
         except OverflowError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from runs.errors import FilterError
+from runs.query.conditions import Condition, Filter, leaves
 from runs.query.filters import Question, names_in
 from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
 from runs.stores.backend import Backend
@@ -44,7 +45,7 @@ class FieldNames:
             found: The runs that the backend found.
 
         Raises:
-            FilterError: If no run has one of the fields.
+            FilterError: If no run has one of the fields, or an order is asked of a text where no run has one.
         """
         asked = {question.by, *map(full_name, columns)}
         doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
@@ -53,6 +54,28 @@ class FieldNames:
             doubtful |= {name for name in names_in(question.tree, with_value=True) if not name.startswith("tags.")}
         for name in sorted(doubtful):
             self.check(name)
+        if not found:
+            self._check_orders(question.tree)
+
+    def _check_orders(self, tree: Filter) -> None:
+        """Reject `<` and its kin between a text and a field that is a text in no run, such as `lr<abc`."""
+        for leaf in leaves(tree):
+            if (
+                not isinstance(leaf, Condition)
+                or leaf.operator not in ("<", "<=", ">", ">=")
+                or leaf.name in COMMON_FIELDS
+            ):
+                continue
+            if isinstance(leaf.value, str) and self._lacks_texts(leaf.name):
+                name = short_name(leaf.name)
+                raise FilterError(
+                    f"{name}{leaf.operator}{leaf.value}: {name} is a text in no run; compare it with a number"
+                )
+
+    def _lacks_texts(self, name: str) -> bool:
+        """Return whether there are runs, and none with a text in this field."""
+        find = self._backend.find
+        return not find(Question(Condition(name, ">=", ""), limit=1)) and bool(find(Question(limit=1)))
 
 
 def require_searchable(names: Iterable[str]) -> None:

@@ -56,7 +56,7 @@ class AnonymousRuns:
 
     @property
     def replaced(self) -> dict[str, tuple[str, int]]:
-        """What was written instead of each word that was found, and how often."""
+        """The replacement of each word that was found, and how often it was written."""
         return {word: (self.replacements[word], count) for word, count in sorted(self._hidden.counts.items())}
 
     def name(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is inside files that pack others: archives, databases of SQLite, Parquet, and the logs of W&B."""
+"""Contents of files that pack others: archives, databases of SQLite, Parquet, and the logs of W&B."""
 
 from __future__ import annotations
 

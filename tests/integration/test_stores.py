@@ -181,7 +181,6 @@ def ids(found):
         ("result=nan", "5"),
         ("result<100", "12367"),
         ("lr=abc", ""),
-        ("lr<abc", ""),
         ({"config.lr": {"$lt": 0.03}}, "236"),
         ({"$or": [{"config.lr": 0.1}, {"config.model.name": "cnn"}]}, "13"),
         ({"$nor": [{"config.lr": 0.1}, {"config.model.name": "cnn"}]}, "24567"),
@@ -410,6 +409,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
         ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see a run's: python -m runs show latest --json"),
+        ({"filter": "lr<abc"}, "lr<abc: lr is a text in no run; compare it with a number"),
     ],
     ids=str,
 )
