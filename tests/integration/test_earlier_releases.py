@@ -199,11 +199,11 @@ def test_runs_are_copied_exported_and_imported_whole(lab, database, mongo_url, t
 @pytest.mark.slow
 def test_run_is_reproduced_and_the_cut_off_ones_end_with_its_bits(new_lab):
     """Old code gives the recorded bits on this processor, or else all comparisons are within a tolerance."""
-    verdict = new_lab.runs("reproduce", "1").stdout.splitlines()[0]
+    verdict, _, _ = new_lab.runs("reproduce", "1").stdout.splitlines()[0].partition(" (")
     assert verdict in ("IDENTICAL", "WITHIN TOLERANCE")
     for id in ("2", "3"):
         new_lab.runs("resume", id)
-    assert new_lab.runs("reproduce", "1", "--in-place").stdout.splitlines()[0] == verdict
+    assert new_lab.runs("reproduce", "1", "--in-place").stdout.startswith(verdict)
     for where in (new_lab.where, new_lab.url):
         with open_store(where) as store:
             whole, killed, stopped = (store.get(id) for id in ("1", "2", "3"))
