@@ -108,8 +108,8 @@ class Recovery(Callback):
         if self._num_bad > _MAX_ROLLBACKS if self._rolls_back else self._in_row >= _MAX_SKIPS:
             times = f"{self._num_bad} times" if self._rolls_back else f"{self._in_row} times in a row"
             raise TrainingError(
-                f"training: loss or gradients were NaN or infinite {times}, the last at step {step}; training "
-                f"stops. Lower the learning rate, or look at what was found.{report}"
+                f"training: stopped, as loss or gradients were NaN or infinite {times}, the last at step {step}; "
+                f"lower the learning rate.{report}"
             )
         action = self._roll_back(trainer) if self._rolls_back else "it is left out"
         _copy(self._kept, self._buffers)  # the examination has kept those of repeated steps

@@ -69,7 +69,7 @@ class FieldNames:
             if isinstance(leaf.value, str) and self._lacks_texts(leaf.name):
                 name = short_name(leaf.name)
                 raise FilterError(
-                    f"{name}{leaf.operator}{leaf.value}: {name} is a text in no run; compare it with a number"
+                    f"{name}{leaf.operator}{leaf.value}: no run has a text in {name}; compare it with a number"
                 )
 
     def _lacks_texts(self, name: str) -> bool:

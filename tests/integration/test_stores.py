@@ -409,7 +409,8 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
         ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see a run's: python -m runs show latest --json"),
-        ({"filter": "lr<abc"}, "lr<abc: lr is a text in no run; compare it with a number"),
+        ({"filter": "lr<abc"}, "lr<abc: no run has a text in lr; compare it with a number"),
+        ({"filter": "lr<True"}, "lr <: got True, expected a number or a text to compare with"),
     ],
     ids=str,
 )
