@@ -16,6 +16,7 @@ import pytest
 
 from observers.mongo.run_document import RunDocument
 from runs import open_store
+from runs.errors import FilterError
 from runs.query.filters import Words
 
 MISSING = object()
@@ -29,6 +30,9 @@ VALUES = [MISSING, None, True, False, {}, [{"a": 1}], *TEXTS, *NUMBERS, *LISTS]
 # With an entry that a run may lack, and one below a list or a number, which nobody has.
 NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.deep.a", "result", "loss.min"]
 NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
+# Fields of every run: the order of a text is never rejected there.
+FIELDS_OF_ALL_RUNS = {"result", "status", "command", "name", "note", "id", "start", "stop", "duration"}
+ORDERS = ("<", "<=", ">", ">=")
 # On a long text Python takes longer for it than anybody has.
 EXPONENTIAL = "^(a+)+y$"
 # Lists for `in` without a single plain value.
@@ -177,6 +181,17 @@ def matches(tree, id, run):
     return holds(str(value) if name == "id" and operator == "~" else value, operator, wanted)
 
 
+def asks_order_of_missing_texts(tree, runs):
+    """Return whether the order of a text is asked for in a field that is a text in no run, which is rejected."""
+    if isinstance(tree, dict):
+        return any(asks_order_of_missing_texts(part, runs) for parts in tree.values() for part in parts)
+    if isinstance(tree, Words) or tree[0].partition(".")[0] in FIELDS_OF_ALL_RUNS:
+        return False
+    name, operator, wanted = tree
+    values = (plain(value_of(id, run, name)) for id, run in runs.items())
+    return operator in ORDERS and isinstance(wanted, str) and not any(isinstance(value, str) for value in values)
+
+
 def texts_of(run):
     entry, config, _, _, notes = run
 
@@ -242,7 +257,7 @@ def condition(chance):
         return name, operator, chance.sample([*pool, *(LISTS if name not in ("start", "stop", "id") else [])], 4)
     if operator in ("==", "!="):
         return name, operator, chance.choice([*pool, *(LISTS if name in ("x", "result", "deep.a") else [])])
-    return name, operator, chance.choice([one for one in pool if one is not None])
+    return name, operator, chance.choice([one for one in pool if not isinstance(one, bool | None)])
 
 
 def question(chance):
@@ -268,7 +283,12 @@ def asked(tree):
 def check(stores, runs, tree, sort="id", limit=None, offset=0):
     """Check that all stores answer a question as the reference does."""
     wanted = expected(runs, tree, sort, None)
+    rejected = not wanted[offset:][:limit] and asks_order_of_missing_texts(tree, runs)
     for store in stores:
+        if rejected:
+            with pytest.raises(FilterError, match="no run has a text"):
+                store.find(asked(tree), sort, limit, columns=(), offset=offset)
+            continue
         found = [run.id for run in store.find(asked(tree), sort, limit, columns=(), offset=offset)]
         assert found == wanted[offset:][:limit], (store.where, tree, sort, limit, offset)
         assert store.count(asked(tree)) == len(wanted), (store.where, tree)
