@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 
 from runs.board import all_stores
-from runs.board.assets import asset
+from runs.board.assets import asset, static_url
 from runs.board.policy import Policy
 from runs.board.rendering import render
 from runs.board.roots import root
@@ -53,7 +53,7 @@ def create_app(stores: Opener | Mapping[str, Opener], policy: Policy | None = No
     if names:
         pages = [Mount("/s/{store}", routes=ROUTES), Route("/", _first_store), *all_stores.ROUTES]
     static = [Route(path, _static_file) for path in ("/static/{name}", "/static/{version}/{name}")]
-    routes = [*static, *pages]
+    routes = [*static, Route("/favicon.ico", _icon), *pages]
     middleware = [Middleware(Guard, policy=policy), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=4)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})
     app.state.boards = boards
@@ -67,6 +67,11 @@ async def _first_store(request: Request) -> Response:
 async def _static_file(request: Request) -> Response:
     # Without a page around it, which names the stores: strangers may ask, too.
     return await asset(request) or PlainTextResponse("there is no such file\n", 404)
+
+
+async def _icon(request: Request) -> Response:
+    # Browsers ask for it beside what names no icon: the login, files, refusals.
+    return RedirectResponse(static_url("icon.svg"))
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

@@ -116,7 +116,7 @@ class Guard:
     async def _login_answer(self, scope: Scope, receive: Receive) -> Response | None:
         """Note the visitor of a request, and return None; or the answer to one who may not send it."""
         visitor: Visitor | Response = Visitor()
-        if not scope["path"].startswith("/static/"):
+        if not (scope["path"].startswith("/static/") or scope["path"] == "/favicon.ico"):
             visitor = await self._login.answer(scope, receive)
         if isinstance(visitor, Response):
             return visitor

@@ -39,7 +39,8 @@ def test_nothing_is_answered_without_the_token(client_of, recorded):
     assert answer.status_code == 401
     assert "digits" not in answer.text
     assert 'value="/runs?where=lr=0.1"' in answer.text
-    assert client.get("/static/board.css").status_code == 200
+    for path in ("/static/board.css", "/favicon.ico"):
+        assert client.get(path).status_code == 200
 
 
 def test_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(client_of, recorded):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from runs.board.tokens import TokenFile
+from runs.board.visitors import Role
 from runs.errors import ChangedError, FilterError, StoreError
 from runs.stores.opening import open_store
 from runs.stores.saved_views import SavedView
@@ -182,3 +184,43 @@ def test_view_is_saved_replaced_and_removed_in_the_browser(own_store, watched, s
     page.keyboard.press("w")
     page.click("#views-list button")
     page.wait_for_selector("#views-list :text('No view has been saved yet.')")
+
+
+def save_view(page, name, *, shared):
+    """Save what a page shows; leave its dialog open."""
+    page.keyboard.press("w")
+    page.fill("#view-name", name)
+    page.set_checked("#save-view [name=shared]", shared)
+    page.click("#save-view button.main")
+    page.wait_for_selector(f"#views-list a:text-is('{name}')")
+
+
+def views_of(page):
+    """Open the dialog of the views; return name and kind of each."""
+    page.keyboard.press("w")
+    page.wait_for_selector("#views-dialog[open] li")
+    return [line.split("\n") for line in page.locator("#views-list li").all_inner_texts()]
+
+
+def test_shared_view_of_a_user_opens_in_the_browser_of_another_and_a_private_one_does_not(
+    own_store, watched, serve, tmp_path
+):
+    tokens = TokenFile(tmp_path / "tokens.json")
+    secrets = {name: tokens.add(name, role) for name, role in (("ann", Role.NOTE), ("bob", Role.READ))}
+    base = serve(own_store, tokens=tokens)
+    ann, bob = watched().page, watched(locale="en-GB").page  # another context: cookies of its own
+    ann.goto(f"{base}/runs?where=lr<0.05&token={secrets['ann']}")
+    ann.wait_for_selector("figure[data-ready]")
+    save_view(ann, "small", shared=True)
+    ann.click("#views-dialog [data-close]")
+    save_view(ann, "hers", shared=False)
+    bob.goto(f"{base}/?token={secrets['bob']}")
+    bob.wait_for_selector("figure[data-ready]")
+    assert views_of(bob) == [["small", "shared"]]
+    bob.click("#views-list a")
+    bob.wait_for_url("**/runs?where=lr%3C0.05")
+    bob.wait_for_selector("figure[data-ready]")
+    assert bob.locator("tbody tr").count() == 1
+    ann.reload()
+    ann.wait_for_selector("figure[data-ready]")
+    assert views_of(ann) == [["hers", "private", "Remove"], ["small", "shared", "Remove"]]
