@@ -82,7 +82,6 @@ def main() -> None:
             importlib.import_module(name)
     listener = socket.socket(fileno=int(sys.argv[1]))
     share_bytecode(Path(listener.getsockname()).parent)
-    look_at_packages()
     import_lab(folder, folder.parent)
     if loaded := LAB & sys.modules.keys():
         raise RuntimeError(f"the warm process has {loaded}, which every process has to import by itself")
@@ -114,13 +113,6 @@ def share_bytecode(folder: Path) -> None:
         return code
 
     importlib.machinery.SourceFileLoader.source_to_code = source_to_code
-
-
-def look_at_packages() -> None:
-    """Let Sacred find which package each module is of; it looks at all that are installed, once in a process."""
-    from sacred.dependencies import PackageDependency
-
-    PackageDependency.create(sys)
 
 
 def import_lab(folder: Path, lab: Path) -> None:

@@ -386,7 +386,7 @@ def test_tests_that_are_killed_leave_no_process_behind(script):
     """Neither their processes, nor what those started, nor the warm process, which is here one that imports nothing."""
     path = script(FAMILY)
     server = path.with_name("warm_python.py")
-    nothing = "PACKAGES, end_quickly, look_at_packages, forget_random_state = (), *[lambda: None] * 3\n"
+    nothing = "PACKAGES, end_quickly, forget_random_state = (), *[lambda: None] * 2\n"
     nothing += "import_lab = lambda *_: None\n"
     server.write_text((ROOT / "tests" / server.name).read_text().replace("if __name__ ==", f"{nothing}if __name__ =="))
     body = f"""

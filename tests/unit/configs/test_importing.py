@@ -53,7 +53,7 @@ sys.meta_path.insert(0, Gone)
 """
 PACKAGES = """
 import contextlib, importlib, io, os, sys
-import numpy, torch, yaml
+import math, numpy, torch, yaml
 assert not {"pkg_resources", "setuptools", "sacred"} & sys.modules.keys()
 
 def found(before):
@@ -63,8 +63,11 @@ def found(before):
             exec(before, globals())
             import ingredients
             from sacred.dependencies import PackageDependency, get_dependencies_from_pkg
-            names = ("yaml", "numpy", "torch")
-            print([str(PackageDependency.create(sys.modules[name]).to_json()).lower() for name in names])
+            asked = "yaml", "numpy", "torch", "configs", "math"
+            of_modules = [PackageDependency.create(sys.modules[name]) for name in asked]
+            for package in of_modules:
+                package.fill_missing_version()
+            print([package.to_json().lower() for package in of_modules])
             by_name = PackageDependency("numpy", None)
             by_name.fill_missing_version()
             print(by_name.version, len(get_dependencies_from_pkg({}, ".")) > 10)
