@@ -13,7 +13,7 @@ from observers.record.storable import is_text_only, storable_integer, storable_t
 from runs.errors import FilterError
 from runs.query.names import SWEEP, TIMES, USER, full_name, id_of
 from runs.query.patterns import check_pattern
-from runs.query.times import time_text
+from runs.query.times import DURATION, seconds_of, time_text
 
 __all__ = [
     "DOCUMENT_OPERATORS",
@@ -184,9 +184,21 @@ def _comparable(name: str, full: str, value: Any) -> Any:
         value = user_name()
         if value is None:
             raise FilterError(f"{name}: got {ME}, but this user has no name; set {USER_VARIABLE}")
-    value = _plain_item(value)
-    if full not in TIMES or not isinstance(value, str):
-        return value
+    if isinstance(value, str) and full in TIMES:
+        return _time(name, value)
+    if isinstance(value, str) and full == DURATION:
+        return _seconds(name, value)
+    return _plain_item(value)
+
+
+def _seconds(name: str, value: str) -> float:
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise FilterError(f"{name}: got {value!r}, expected seconds, or a text such as 90m, 2h15m or 1d12h")
+    return seconds
+
+
+def _time(name: str, value: str) -> str:
     time = time_text(value)
     if time is None:
         raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00")

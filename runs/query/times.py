@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -9,11 +10,39 @@ from typing import Any
 
 from observers.record.identity import is_time, last_beat
 
-__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "in_utc", "last_sign", "time_of", "time_text", "without_zone"]
+__all__ = [
+    "DURATION",
+    "DURATION_FIELDS",
+    "duration_s",
+    "in_utc",
+    "last_sign",
+    "seconds_of",
+    "time_of",
+    "time_text",
+    "without_zone",
+]
 
 DURATION = "duration"
 # The fields that `duration_s` reads.
 DURATION_FIELDS = ("start_time", "queue_time", "stop_time", "heartbeat")
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a duration as people write it.
+
+    Args:
+        text: Numbers with the units s, m, h and d, such as `90m`, `2h15m` or `1d 12h`.
+
+    Returns:
+        The seconds; None if the text is no duration.
+    """
+    compact = text.replace(" ", "")
+    if not compact or _PART.sub("", compact):
+        return None
+    return sum(float(count) * _UNITS_S[unit] for count, unit in _PART.findall(compact))
 
 
 def time_of(value: Any) -> datetime | None:

@@ -31,7 +31,7 @@ VALUES = [MISSING, None, True, False, {}, [{"a": 1}], *TEXTS, *NUMBERS, *LISTS]
 NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.deep.a", "result", "loss.min"]
 NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
 # Fields of every run: the order of a text is never rejected there.
-FIELDS_OF_ALL_RUNS = {"result", "status", "command", "name", "note", "id", "start", "stop", "duration"}
+FIELDS_OF_ALL_RUNS = {"result", "status", "command", "name", "note", "id", "start", "stop"}
 ORDERS = ("<", "<=", ">", ">=")
 # On a long text Python takes longer for it than anybody has.
 EXPONENTIAL = "^(a+)+y$"
@@ -248,7 +248,7 @@ def condition(chance):
     elif name == "id":
         pool = ["7", 7, 2.5, "x-1", "x-2", "12", 2**64]
     elif name == "duration":
-        pool = [None, 0, 0.001, 59.5, 86_400, True, "1"]
+        pool = [None, 0, 0.001, 59.5, 86_400, True]
     elif name in ("status", "command", "name"):
         pool = ["COMPLETED", "FAILED", "main", "one", None]
     if operator == "in":

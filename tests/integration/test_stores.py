@@ -357,8 +357,9 @@ def test_duration_filters_and_sorts_as_computed_from_the_times(store):
     assert ids(store.find(either, sort="id")) == expected
     both = [("duration", "<=", middle), ("val/accuracy.max", ">=", 0.7)]
     assert ids(store.find(both, sort="id")) == [id for id in "236" if durations[id] <= middle]
-    assert ids(store.find("duration!=None", sort="id")) == list("1234567")
-    for nothing in ("duration=None", "duration=true", "duration~1", "duration=soon", "duration<nan", "duration<0"):
+    for all_runs in ("duration!=None", "duration<1h", "duration<=0d1h0.5m"):
+        assert ids(store.find(all_runs, sort="id")) == list("1234567")
+    for nothing in ("duration=None", "duration=true", "duration~1", "duration>1d", "duration<nan", "duration<0"):
         assert store.find(nothing) == []
     found = store.find(sort="-duration", columns=["duration"])
     assert [run["duration"] for run in found] == sorted(durations.values(), reverse=True)
@@ -673,6 +674,7 @@ def test_watch_begins_with_what_there_is(store):
         ([("lr", "in", "abc")], "lr in: got 'abc', expected a list"),
         ("model.name~(", "which is no regular expression"),
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
+        ("duration>an hour", "got 'an hour', expected seconds, or a text such as 90m, 2h15m or 1d12h"),
         ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
         ("lr<1, model.name~^c", r"got 'lr<1, model.name~\^c', expected conditions joined by and or or; quote a text"),
         ("lr<1 and lr<", "got the condition 'lr<', expected a value after the <"),

@@ -25,7 +25,6 @@ import dataclasses
 import functools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from typing import Any
 from configs.shipped import find_file
 from configs.yaml_text import load_yaml
 from runs.errors import SweepError
+from runs.query.times import seconds_of
 from runs.sweeps.spec.command import fixed_settings, read_words
 from runs.sweeps.spec.fields import Reader, anything, integer, items, mapping, plain, read_fields, shown, text
 from runs.sweeps.spec.grids import Grid
@@ -56,8 +56,6 @@ _IGNORED = {
 _WITHOUT_METRIC = ("grid", "random", "qmc")
 _WITHOUT_SEVERAL = ("cma-es",)
 _WITHOUT_CONSTRAINTS = ("grid", "random", "cma-es", "qmc")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,11 +206,7 @@ def _label(where: str, value: Any) -> str | None:
 
 
 def _budget(where: str, value: Any) -> float:
-    seconds: Any = value
-    if isinstance(value, str):
-        compact = value.replace(" ", "")
-        parts = _BUDGET.findall(compact)
-        seconds = 0 if _BUDGET.sub("", compact) else sum(float(count) * _SECONDS[unit] for count, unit in parts)
+    seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise SweepError(f"{where}: got {shown(value)}, expected a time such as 90m, 2h or 1d12h, or seconds")
     return float(seconds)
