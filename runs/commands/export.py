@@ -19,8 +19,7 @@ from runs.commands.terminal.outcomes import print_left_out, print_problems, prin
 from runs.commands.terminal.selection import add_selection, choose_runs, names_in
 from runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
 from runs.errors import RunsError
-from runs.query.strict_json import strict
-from runs.query.texts import count_text
+from runs.query.texts import count_text, list_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -186,6 +185,9 @@ def _write_archive(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     from runs.transfer import tables
 
+    tables.check_extra(export.format)
+    for sentence in tables.lacks(export.format, export.columns, export.metrics):
+        print_to_stderr(f"note: {sentence}")
     rows: Any
     problems: dict[str, str] = {}
     output = None if export.output is None else Path(export.output)
@@ -194,15 +196,18 @@ def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     else:
         names, rows, problems = tables.run_rows(runs, export.columns)
     if export.format == "parquet" and output is not None:
-        tables.write_parquet(output, names, rows)
+        written = tables.write_parquet(output, names, rows)
     else:
         with _opened(output) as stream:
             if export.format == "json":
-                tables.write_json(stream, rows, strict)
+                written = tables.write_json(stream, rows)
             else:
-                tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
+                written = tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
     print_problems(problems)
-    return 0, ""
+    if written.changed:
+        print_to_stderr(f"note: changed to fit {export.format}: {list_text(written.changed)}")
+    what = f"{count_text(written.num_rows, 'row')}, {count_text(len(names), 'column')}"
+    return 0, "" if output is None else what
 
 
 @contextlib.contextmanager

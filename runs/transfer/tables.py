@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,13 +12,73 @@ from typing import Any, TextIO
 
 from runs.drawing.output_file import writing
 from runs.errors import StoreAwayError, StoreError, needing_extra
+from runs.query.strict_json import strict
 from runs.query.texts import cell_text
 from runs.stores.rows import read_rows
 from runs.stores.run import Run
 
-__all__ = ["METRIC_COLUMNS", "metric_rows", "run_rows", "write_csv", "write_json", "write_parquet"]
+__all__ = [
+    "METRIC_COLUMNS",
+    "WrittenTable",
+    "check_extra",
+    "lacks",
+    "metric_rows",
+    "run_rows",
+    "write_csv",
+    "write_json",
+    "write_parquet",
+]
 
 METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
+_FILES = "files, media, sources, output and notes are in --format zip"
+_RUNS = f"a table of runs has settings, results and statistics of metrics: points are in a table of --metrics; {_FILES}"
+_POINTS = f"a table of points has no settings and results: they are in a table without --metrics; {_FILES}"
+_FORMATS = {
+    "csv": "CSV has no types: None is an empty cell, a list or mapping is JSON, and a text that looks like a formula "
+    "begins with '",
+    "json": 'JSON has no NaN and no infinities: they are the texts "NaN", "Infinity" and "-Infinity"',
+    "parquet": "Parquet has one type for each column: lists, mappings, integers beyond 64 bits and values of several "
+    "types are text, as JSON",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenTable:
+    """The outcome of writing a table.
+
+    Attributes:
+        num_rows: Number of rows below the header.
+        changed: Names of the columns with a value that the format holds only in another form.
+    """
+
+    num_rows: int
+    changed: Sequence[str]
+
+
+def lacks(format: str, columns: Sequence[str] | None, metrics: Sequence[str] | None) -> list[str]:
+    """Return a sentence for each thing that a table cannot hold.
+
+    Args:
+        format: `csv`, `json` or `parquet`.
+        columns: The chosen fields of a table of runs; None for the default ones.
+        metrics: The metrics of a table of points; None for a table of runs.
+    """
+    content = _POINTS if metrics is not None else _RUNS
+    return [_FORMATS[format]] if columns else [content, _FORMATS[format]]
+
+
+def check_extra(format: str) -> None:
+    """Reject a format before the work that would be lost.
+
+    Args:
+        format: `csv`, `json` or `parquet`.
+
+    Raises:
+        MissingExtraError: If the package that writes it is not installed.
+    """
+    if format == "parquet":
+        with needing_extra("parquet", "parquet"):
+            importlib.import_module("pyarrow")
 
 
 def run_rows(
@@ -69,7 +131,7 @@ def _points(run: Run, name: str) -> Iterator[dict[str, Any]]:
 
 def write_csv(
     stream: TextIO, columns: Sequence[str], rows: Iterable[dict[str, Any]], clean: Callable[[str], str] = str
-) -> None:
+) -> WrittenTable:
     """Write a table as CSV that no spreadsheet executes; see `cell_text`.
 
     Args:
@@ -80,27 +142,33 @@ def write_csv(
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([cell_text(clean(name)) for name in columns])
+    num_rows, changed = 0, set[str]()
     for row in rows:
-        values = [_as_text(row.get(name)) for name in columns]
-        writer.writerow([cell_text(clean(value)) if isinstance(value, str) else value for value in values])
+        cells = {name: _cell(row.get(name)) for name in columns}
+        changed.update(name for name, cell in cells.items() if isinstance(cell, str) and cell != row[name])
+        writer.writerow([clean(cell) if isinstance(cell, str) else cell for cell in cells.values()])
+        num_rows += 1
+    return WrittenTable(num_rows, [name for name in columns if name in changed])
 
 
-def write_json(stream: TextIO, rows: Iterable[dict[str, Any]], strict: Callable[[Any], Any]) -> None:
-    """Write a table as a JSON list, row by row.
+def write_json(stream: TextIO, rows: Iterable[dict[str, Any]]) -> WrittenTable:
+    """Write a table as a list in strict JSON, row by row.
 
     Args:
         stream: The stream to write to.
         rows: Values by column.
-        strict: Returns a row as strict JSON can hold it.
     """
-    start = "[\n"
+    num_rows, changed = 0, dict[str, None]()
     for row in rows:
-        stream.write(start + json.dumps(strict(row), allow_nan=False))
-        start = ",\n"
-    stream.write("[]\n" if start == "[\n" else "\n]\n")
+        values = strict(row)
+        changed |= dict.fromkeys(name for name in row if values.get(name) != row[name])
+        stream.write((",\n" if num_rows else "[\n") + json.dumps(values, allow_nan=False))
+        num_rows += 1
+    stream.write("\n]\n" if num_rows else "[]\n")
+    return WrittenTable(num_rows, list(changed))
 
 
-def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> WrittenTable:
     """Write a table as Parquet; a column with values of several types becomes text, as JSON.
 
     Args:
@@ -109,36 +177,44 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
         rows: Values by column.
 
     Raises:
-        MissingExtraError: If the package for it is missing.
         StoreError: If the file cannot be written.
     """
-    with needing_extra("parquet", "parquet"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    import pandas
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    frame = pandas.DataFrame(list(rows), columns=list(columns))
-    table = pa.table({name: pa.array(_column(frame[name].tolist())) for name in columns})
+    rows = list(rows)
+    table, changed = {}, []
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        convert = _conversion(values)
+        table[name] = pa.array([None if value is None else convert(value) for value in values])
+        if convert is _text and any(value is not None and _text(value) != value for value in values):
+            changed.append(name)
     with writing(path, overwrite=True) as stream:
-        pq.write_table(table, stream)
+        pq.write_table(pa.table(table), stream)
+    return WrittenTable(len(rows), changed)
 
 
-def _as_text(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
+def _cell(value: Any) -> Any:
+    text = _text(value) if isinstance(value, dict | list) else value
+    return cell_text(text) if isinstance(text, str) else text
 
 
-def _column(values: list[Any]) -> list[Any]:
-    """Return the values of a column converted to one type."""
-    types = {type(value) for value in values if value is not None}
-    if types <= {str} or types <= {bool} or (types == {int} and all(map(_fits, values))):
-        return values
-    convert: Callable[[Any], Any] = float if types <= {int, float} else _text
-    return [None if value is None else convert(value) for value in values]
+def _conversion(values: Iterable[Any]) -> Callable[[Any], Any]:
+    """Return the type that holds each value of a column; text, if there is none other."""
+    present = [value for value in values if value is not None]
+    types = {type(value) for value in present}
+    if types == {int} and all(-(2**63) <= value < 2**63 for value in present):
+        return int
+    if types <= {bool}:
+        return bool
+    return float if types <= {int, float} and all(map(_is_float, present)) else _text
 
 
-def _fits(value: int | None) -> bool:
-    return value is None or -(2**63) <= value < 2**63
+def _is_float(value: float) -> bool:
+    return isinstance(value, float) or (abs(value) < 2**1023 and float(value) == value)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    value = strict(value)
+    return value if isinstance(value, str) else json.dumps(value)

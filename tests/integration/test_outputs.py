@@ -98,6 +98,7 @@ def test_links_and_files_stay_what_they_are(where, tmp_path, capsys, name):
     first = (tmp_path / "file").read_bytes()
     assert link.is_symlink()
     (tmp_path / "file").write_bytes(b"precious")
+    capsys.readouterr()
     assert main([*words, str(link)]) == 1
     assert capsys.readouterr().err == f"error: {link} already exists; choose another name, or use --force\n"
     assert main([*words, str(tmp_path), "--force"]) == 1
