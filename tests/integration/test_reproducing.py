@@ -388,6 +388,45 @@ def test_run_that_cannot_be_run_is_refused_with_the_reason(recorded, tmp_path):
     assert reproduce("7", store=recorded.store, cwd=tmp_path).returncode == 2
 
 
+# Code of the new run, options, exit code, verdict, and a value of the first point beyond the tolerance.
+VERDICTS = {
+    "the same": (ADVANCE, (), 0, "IDENTICAL", None),
+    "close": (ADVANCE.replace("return", "return 1e-9 +"), ("--rtol", "1e-6"), 0, "WITHIN TOLERANCE", None),
+    "another number": (ADVANCE.replace("return", "return (step == 7) +"), (), 1, "DIVERGED", 7),
+    "no number": (ADVANCE.replace("return", "return float('nan' if step == 7 else 'inf') *"), (), 1, "DIVERGED", 0),
+    "another end": (
+        ADVANCE.replace("return", "return (step == 19) +"),
+        ("--tolerance", "train/loss=inf"),
+        1,
+        "DIVERGED",
+        19,
+    ),
+    "impossible": (ADVANCE.replace("return", "raise KeyError('gone') #"), (), 2, None, None),
+}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case != "impossible" else ()) for case in VERDICTS]
+)
+def test_each_verdict_prints_one_document_of_the_schema(recorded, tmp_path, case):
+    code, options, exit_code, verdict, step = VERDICTS[case]
+    (recorded.folder / "steps.py").write_text(code)
+    done = reproduce("1", "--in-place", "--json", *options, store=recorded.store, cwd=tmp_path)
+    assert done.returncode == exit_code, done.stderr
+    if verdict is None:
+        assert done.stdout == ""
+        assert done.stderr.splitlines()[-1].startswith("error: run 1 could not be run again: ")
+        return
+    found = checked("reproduce", done.stdout)
+    assert (found["verdict"], found["of"]["id"], found["by"]["id"]) == (verdict, "1", "2")
+    assert found["text"].startswith(verdict)
+    assert (found["first"] and found["first"]["step"]) == step
+    assert {metric["name"] for metric in found["metrics"]} == {"train/loss", "val/loss"}
+    assert bool(found["largest"]) == (verdict != "IDENTICAL")
+    if case == "no number":
+        assert (found["first"]["new"], found["metrics"][0]["largest_relative"]) == ("Infinity", "Infinity")
+
+
 def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp_path):
     (lab.folder / "table.csv").write_text("1,2\n")
     lab.run("with", "how=resource")
@@ -539,6 +578,8 @@ def test_env_writes_requirements_and_says_how_to_build_them(recorded, tmp_path, 
     )
     assert again == f"built/venv/bin/python -m runs --store {recorded.store} reproduce 1"
     assert not (tmp_path / "built" / "venv").exists()
+    found = checked("reproduce", reproduce_here("--env", "built", "--json").stdout)
+    assert (found["build"], found["reproduce"]) == (build, again)
 
 
 @pytest.mark.slow
