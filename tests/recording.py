@@ -1,4 +1,4 @@
-"""Tools for tests of several kinds of records: observers by name, and a database that breaks off."""
+"""Tools for tests of several kinds of records: a run to kill, observers by name, a database that breaks off."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from observers import FileObserver, MongoObserver
 
-__all__ = ["Flaky", "observer_of"]
+__all__ = ["Flaky", "logs_for_ever", "observer_of"]
 
 # More would let an unlucky order go on for minutes.
 _MAX_BREAKS = 100
+
+
+def logs_for_ever(observer: str = 'FileObserver("runs")') -> str:
+    """Return the body of a script (see the fixture `start`) that logs a point each millisecond until it is stopped."""
+    return f"""
+ex.observers.append({observer})
+@ex.automain
+def main(_run):
+    step = 0
+    while True:
+        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
+"""
 
 
 def observer_of(kind: str, folder: Path, url: str, name: str) -> RunObserver:

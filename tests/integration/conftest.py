@@ -15,6 +15,8 @@ from typing import Any
 import pymongo
 import pytest
 
+from runs.stores.opening import open_store
+from runs.stores.store import Store
 from runs.transfer.syncing import reap
 from tests.processes import DEVNULL, Process
 
@@ -103,6 +105,13 @@ def _wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.
 def wait_for() -> Callable[..., object]:
     """Wait until a condition holds, and return what it gave: `wait_for(condition, what)`."""
     return _wait_for
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    """An empty store in the folder `store`."""
+    with open_store(tmp_path / "store", create=True) as opened:
+        yield opened
 
 
 TEE = """

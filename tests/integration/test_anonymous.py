@@ -33,6 +33,7 @@ from runs.transfer.anonymous import anonymised
 from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.foreign import import_foreign
 from runs.transfer.packed_files import members
+from tests.folders import read_files
 from tests.processes import Process
 
 USER, HOST, HOME = "adalove", "box17.lab.example", "/home/adalove"
@@ -308,7 +309,7 @@ def test_killed_export_leaves_nothing_visible_and_the_next_one_cleans_up(name, m
 def contents(place):
     if place.is_file():
         return place.read_bytes()
-    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    return read_files(place)
 
 
 def test_anonymous_runs_can_be_read_and_compared(archive, runs_folder, tmp_path):

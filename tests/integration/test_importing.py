@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,55 +20,16 @@ from runs.rerun.record import Record
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
-from runs.transfer.foreign import import_foreign
 from runs.transfer.trackers import READERS, wandb_log
+from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
-SAMPLES = Path(__file__).parents[1] / "data" / "trackers"
-LOSSES = [1 / (step + 1) for step in range(40)]
 MOST = "1.7976931348623157e+308"
 STATUSES = {"FINISHED": "COMPLETED", "FAILED": "FAILED", "RUNNING": "DEAD"}
 
 
-@pytest.fixture
-def sample(tmp_path):
-    """Return a function that unpacks a sample."""
-
-    def unpack(name, part):
-        with zipfile.ZipFile(SAMPLES / f"{name}.zip") as archive:
-            archive.extractall(tmp_path / "from")
-        return tmp_path / "from" / part
-
-    return unpack
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store", create=True) as store:
-        yield store
-
-
-def take(path, store, **options):
-    return list(import_foreign(path, store, **options))
-
-
-def points_of(run):
-    """Return steps and values by metric, as texts that tell NaN and infinities apart."""
-    series = {name: run.metric(name) for name in run.metrics}
-    return {name: (each.steps.tolist(), [*map(repr, each.values.tolist())]) for name, each in series.items()}
-
-
-def digest_of(path):
-    digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path, *sorted(path.parent.glob(f"{path.name}*"))]:
-        digest.update(f"{file} {file.stat().st_mtime_ns}".encode())
-        if file.is_file():
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
 @pytest.mark.parametrize(("part", "kind"), [("mlflow.db", "database"), ("files", "files")])
-def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, sample, store):
-    path = sample("mlflow", part)
+def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, store, tmp_path):
+    path = unpack("mlflow", tmp_path) / part
     before = digest_of(path)
     outcomes = take(path, store, tags=["from-mlflow"])
     expected = json.loads((SAMPLES / "expected.json").read_text())[kind]
@@ -105,8 +63,8 @@ def test_runs_of_mlflow_are_what_its_own_client_reads(part, kind, sample, store)
     assert len(store) == len(expected)
 
 
-def test_database_of_mlflow_that_a_killed_writer_left_unfinished_is_read_and_not_repaired(sample, store, tmp_path):
-    path = sample("mlflow", "mlflow.db")
+def test_database_of_mlflow_that_a_killed_writer_left_unfinished_is_read_and_not_repaired(store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "mlflow.db"
     script = (
         "import os, sqlite3, sys\n"
         "d = sqlite3.connect(sys.argv[1])\n"
@@ -121,9 +79,9 @@ def test_database_of_mlflow_that_a_killed_writer_left_unfinished_is_read_and_not
     assert digest_of(path) == before
 
 
-def test_runs_of_wandb_have_every_logged_value(sample, store):
+def test_runs_of_wandb_have_every_logged_value(store, tmp_path):
     pytest.importorskip("wandb")
-    path = sample("wandb", "wandb")
+    path = unpack("wandb", tmp_path) / "wandb"
     before = digest_of(path)
     outcomes = take(path, store)
     assert [run.outcome for run in outcomes] == ["new", "new", "failed"]
@@ -152,9 +110,9 @@ def test_runs_of_wandb_have_every_logged_value(sample, store):
     assert digest_of(path) == before
 
 
-def test_run_of_wandb_keeps_its_user(sample, store):
+def test_run_of_wandb_keeps_its_user(store, tmp_path):
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
+    [source, _, _] = sorted((unpack("wandb", tmp_path) / "wandb").glob("*/*.wandb"))
     environment = messages.EnvironmentRecord(os="Linux", username="ada")
     record = messages.Record(environment=environment).SerializeToString()
     header = wandb_log._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
@@ -163,9 +121,9 @@ def test_run_of_wandb_keeps_its_user(sample, store):
     assert [run["user"] for run in store.find("user=ada")] == ["ada"]
 
 
-def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed_later(sample, store, tmp_path):
+def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed_later(store, tmp_path):
     pytest.importorskip("wandb")
-    [source, _, _] = sorted(sample("wandb", "wandb").glob("*/*.wandb"))
+    [source, _, _] = sorted((unpack("wandb", tmp_path) / "wandb").glob("*/*.wandb"))
     data = source.read_bytes()
     large = data[:7] + b"".join(_framed(data))  # over several blocks
     whole = list(wandb_log.records(large))
@@ -251,13 +209,6 @@ def test_event_files_are_read_whole_with_media_and_hyperparameters(tmp_path, sto
         "image": ("image", 5), "counts": ("histogram", 6), "words": ("text", 7), "sound": ("audio", 8),
     }  # fmt: skip
     assert {each.outcome for each in take(tmp_path / "tb", store)} == {"present"}
-
-
-def num_torn(data):
-    at = 0
-    while at + 12 <= len(data) and at + 16 + int.from_bytes(data[at : at + 8], "little") <= len(data):
-        at += 16 + int.from_bytes(data[at : at + 8], "little")
-    return len(data) - at
 
 
 def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, store):
@@ -428,8 +379,8 @@ def test_imported_runs_are_copied_to_a_database_and_not_started_again(tmp_path, 
             _ = Record(copied).mainfile
 
 
-def test_names_of_a_hostile_source_stay_inside_the_store(sample, store, tmp_path):
-    path = sample("mlflow", "files")
+def test_names_of_a_hostile_source_stay_inside_the_store(store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "files"
     [folder] = [each.parent for each in path.rglob("artifacts") if (each / "notes").is_dir()]
     (folder / "artifacts" / "link").symlink_to("/etc/passwd")
     (folder / "params" / "up").symlink_to("/etc/passwd")
@@ -461,8 +412,8 @@ def test_import_killed_between_discarding_a_run_and_adding_its_successor_keeps_t
 
 
 @pytest.mark.parametrize("how", ["address", "link"])
-def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, sample, store, tmp_path):
-    path = sample("mlflow", "files")
+def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "files"
     secrets = tmp_path / "secrets" / "artifacts"
     secrets.mkdir(parents=True)
     (secrets / "key").write_text("secret")
@@ -479,8 +430,8 @@ def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, sample, 
     assert list(run.artifacts) == []
 
 
-def test_links_in_a_store_of_mlflow_that_lead_out_of_it_are_not_followed(sample, store, tmp_path):
-    path = sample("mlflow", "files")
+def test_links_in_a_store_of_mlflow_that_lead_out_of_it_are_not_followed(store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "files"
     runs = [folder.parent for folder in path.glob("*/*/meta.yaml")]
     outside = tmp_path / "outside"
     shutil.move(runs[0], outside / runs[0].name)

@@ -8,14 +8,13 @@ import os
 import sqlite3
 import subprocess
 import sys
-import zipfile
 
 import numpy as np
 import pytest
 
 from runs.__main__ import main
 from runs.stores.opening import open_store
-from tests.integration.test_importing import SAMPLES, digest_of, points_of, take
+from tests.trackers import SAMPLES, digest_of, points_of, take, unpack
 
 # The metrics of the sample as Aim and as the store names them.
 NAMES = {
@@ -32,15 +31,7 @@ def _has_aim():
 
 @pytest.fixture
 def source(tmp_path):
-    with zipfile.ZipFile(SAMPLES / "aim.zip") as archive:
-        archive.extractall(tmp_path / "from")
-    return tmp_path / "from"
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store", create=True) as store:
-        yield store
+    return unpack("aim", tmp_path)
 
 
 def test_runs_of_aim_are_what_aim_reads(source, store):

@@ -15,37 +15,18 @@ import numpy as np
 import pytest
 
 from runs.__main__ import main
-from runs.stores.opening import open_store
 from runs.transfer.trackers import bundles, comet_files, reader_for
-from tests.integration.test_importing import LOSSES, SAMPLES, digest_of, points_of, take
+from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
 ODD = ([0, 1, 2], ["nan", "inf", "-inf"])
-
-
-@pytest.fixture
-def source(tmp_path):
-    """Return a function that unpacks the sample of a tracker."""
-
-    def unpack(name):
-        with zipfile.ZipFile(SAMPLES / f"{name}.zip") as archive:
-            archive.extractall(tmp_path / "from")
-        return tmp_path / "from" / name
-
-    return unpack
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store", create=True) as store:
-        yield store
 
 
 def by_title(store):
     return {run["meta.comment"]: run for run in store}
 
 
-def test_experiments_of_comet_are_what_its_own_command_reads(source, store):
-    path = source("comet")
+def test_experiments_of_comet_are_what_its_own_command_reads(store, tmp_path):
+    path = unpack("comet", tmp_path) / "comet"
     before = digest_of(path)
     outcomes = take(path, store, tags=["old"])
     assert sorted(each.outcome for each in outcomes) == ["failed", "new", "new"]
@@ -91,8 +72,8 @@ def test_experiments_of_comet_are_what_its_own_command_reads(source, store):
     assert sorted(each.outcome for each in take(path, store)) == ["failed", "present", "present"]
 
 
-def test_tasks_of_clearml_have_every_logged_value(source, store):
-    path = source("clearml")
+def test_tasks_of_clearml_have_every_logged_value(store, tmp_path):
+    path = unpack("clearml", tmp_path) / "clearml"
     before = digest_of(path)
     outcomes = take(path, store)
     assert [(each.outcome, each.left_out) for each in outcomes] == [("new", ())] * 3
@@ -132,8 +113,8 @@ def test_tasks_of_clearml_have_every_logged_value(source, store):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tracker", "name"), [("comet", "messages.json"), ("clearml", "metrics.jsonl")])
-def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, name, source, store, tmp_path):
-    [file, *_] = [file for file in sorted(source(tracker).rglob("*.zip")) if file.stat().st_size > 100]
+def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, name, store, tmp_path):
+    [file, *_] = [file for file in sorted(unpack(tracker, tmp_path).rglob("*.zip")) if file.stat().st_size > 100]
     data, folder = file.read_bytes(), tmp_path / "cut" / file.stem
     for size in np.linspace(1, len(data) - 1, 20).astype(int):
         file.write_bytes(data[:size])
@@ -160,8 +141,8 @@ def test_bundle_cut_anywhere_keeps_whole_lines_and_is_completed_later(tracker, n
     assert (whole.num_points, len(store)) == (counts[-1], 1)
 
 
-def test_zip_file_of_comet_is_not_taken_for_an_archive_of_runs(source, tmp_path, capsys):
-    [file, *_] = sorted(source("comet").glob("*.zip"), key=lambda file: -file.stat().st_size)
+def test_zip_file_of_comet_is_not_taken_for_an_archive_of_runs(tmp_path, capsys):
+    [file, *_] = sorted((unpack("comet", tmp_path) / "comet").glob("*.zip"), key=lambda file: -file.stat().st_size)
     assert main(["--store", str(tmp_path / "store"), "import", str(file), "--tag", "old"]) == 0
     assert f"imported into {tmp_path}/store: 1 new" in capsys.readouterr().out
 

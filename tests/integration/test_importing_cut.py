@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import warnings
-import zipfile
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from runs.stores.opening import open_store
 from runs.transfer import foreign
 from runs.transfer.foreign import import_foreign
 from runs.transfer.trackers import reader_for
-from tests.integration.test_importing import SAMPLES, digest_of, num_torn, points_of
+from tests.trackers import digest_of, num_torn, points_of, unpack
 
 # By source: the file to cut, and further ones.
 FILES = {
@@ -79,8 +78,7 @@ def source(tmp_path, request):
         folder = tmp_path / "from"
         if name in SAMPLE:
             archive, part, kind = SAMPLE[name]
-            with zipfile.ZipFile(SAMPLES / f"{archive}.zip") as samples:
-                samples.extractall(folder)
+            folder = unpack(archive, tmp_path)
             return folder / "mlflow.db" if name == "mlflow.db" else folder / part, folder / part, kind
         if name == "tensorboard":
             folder = request.getfixturevalue("event_files")

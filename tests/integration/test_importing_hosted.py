@@ -14,7 +14,7 @@ import pytest
 from runs.__main__ import main
 from runs.stores.opening import open_store
 from tests.integration import wandb_server
-from tests.integration.test_importing import points_of
+from tests.trackers import points_of
 
 KEY = "0123456789" * 4
 STATUSES = {"one": "COMPLETED", "two": "FAILED", "three": "DEAD", "four": "INTERRUPTED", "five": "UNKNOWN"}

@@ -9,16 +9,14 @@ import json
 import os
 import shutil
 import sqlite3
-import zipfile
 
 import numpy as np
 import pytest
 
 from observers.media.pixels import png_bytes
 from runs.errors import ForeignError
-from runs.stores.opening import open_store
 from runs.transfer.foreign import import_foreign
-from tests.integration.test_importing import SAMPLES, digest_of, points_of
+from tests.trackers import SAMPLES, digest_of, points_of, unpack
 
 # The part of each sample to import, and its number of runs.
 KINDS = {
@@ -32,20 +30,12 @@ PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard"}
 def unpacked(tmp_path):
     """Return a function that unpacks the sample of a kind."""
 
-    def unpack(kind):
+    def of(kind):
         if kind in PACKAGES:
             pytest.importorskip(PACKAGES[kind])
-        with zipfile.ZipFile(SAMPLES / f"{kind}.zip") as archive:
-            archive.extractall(tmp_path / "from")
-        return tmp_path / "from" / KINDS[kind][0]
+        return unpack(kind, tmp_path) / KINDS[kind][0]
 
-    return unpack
-
-
-@pytest.fixture
-def store(tmp_path):
-    with open_store(tmp_path / "store", create=True) as store:
-        yield store
+    return of
 
 
 def expected_of(kind):

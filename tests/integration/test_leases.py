@@ -16,16 +16,9 @@ import pytest
 from observers.record.identity import is_alive, read_lease, true_status
 from observers.record.points.intact_points import read_metrics, read_points
 from runs.transfer.syncing import reap, sync
+from tests.recording import logs_for_ever
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-LOGS_FOR_EVER = """
-ex.observers.append(FileObserver("runs"))
-@ex.automain
-def main(_run):
-    step = 0
-    while True:
-        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
-"""
 # A child that outlives a parent that is killed, as a worker of a data loader may.
 FORKS = """
 import pathlib
@@ -96,7 +89,7 @@ def ended(process, code=0):
 def test_run_in_another_pid_namespace_is_alive_until_it_is_killed(tmp_path, start, in_namespace, wait_for):
     folder = tmp_path / "runs" / "1"
     # The fixture writes the script; the run itself is in the namespace.
-    start(tmp_path, LOGS_FOR_EVER, "print_config").finish()
+    start(tmp_path, logs_for_ever(), "print_config").finish()
     process = in_namespace("recorded.py", "-b", "0.2")
     wait_for(lambda: len(read_points(folder)) > 10, "points")
     lease = load(folder, "lease.json")
@@ -113,7 +106,7 @@ def test_run_in_another_pid_namespace_is_alive_until_it_is_killed(tmp_path, star
 
 def test_live_run_is_neither_reaped_nor_resumed_from_another_pid_namespace(tmp_path, start, in_namespace, wait_for):
     folder = tmp_path / "runs" / "1"
-    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")
+    recorded = start(tmp_path, logs_for_ever(), "-b", "0.2")
     wait_for(lambda: len(read_points(folder)) > 10, "points")
     assert ended(in_namespace("-c", JUDGE, str(folder)))[0].split() == ["RUNNING", "RUNNING", "[]"]
     second = in_namespace("recorded.py", SACRISTAN_RESUME=str(folder))
@@ -129,7 +122,7 @@ def test_live_run_is_neither_reaped_nor_resumed_from_another_pid_namespace(tmp_p
 
 def test_lease_tells_the_interval_of_heartbeats(tmp_path, start, wait_for):
     folder = tmp_path / "runs" / "1"
-    start(tmp_path, LOGS_FOR_EVER, "--beat-interval=60")
+    start(tmp_path, logs_for_ever(), "--beat-interval=60")
     wait_for((folder / "lease.json").exists, "the lease")
     lease = load(folder, "lease.json")
     assert (lease["beat_interval"], lease["locked"]) == (60.0, True)
@@ -212,7 +205,7 @@ def test_run_that_cannot_write_its_end_is_dead_though_its_process_goes_on(tmp_pa
 @pytest.mark.parametrize("damaged", ["", "{}", "[]", '{"heartbeat": 1e300}', '{"heartbeat": "x", "pid": "../1"}', None])
 def test_damaged_lease_is_as_old_as_its_file(tmp_path, damaged, start, wait_for):
     folder = tmp_path / "runs" / "1"
-    recorded = start(tmp_path, LOGS_FOR_EVER, "--beat-interval=60")
+    recorded = start(tmp_path, logs_for_ever(), "--beat-interval=60")
     wait_for((folder / "run.json").exists, "the run")
 
     def damage(age_s):

@@ -28,6 +28,7 @@ from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command
 from runs.query.index.folders import run_folders
 from runs.transfer.syncing import sync
+from tests.folders import read_files, write_files
 from tests.processes import Process
 from tests.recording import Flaky
 
@@ -41,20 +42,6 @@ def record(main, *observers):
 
 def mongo_of(database, url, **options):
     return MongoObserver(url, db_name=database.name, **options)
-
-
-def make(folder, files):
-    for name, content in files.items():
-        path = Path(folder) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return Path(folder)
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
-    }
 
 
 def run_json(folder):
@@ -77,7 +64,7 @@ FILES = {"a.txt": b"one", "sub/b.bin": bytes(range(256)) * 4000}
 
 
 def test_run_that_logs_and_run_that_uses_know_of_each_other(tmp_path):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
 
     def makes(_run):
         _run.log_artifact("digits", data, metadata={"rows": 2})
@@ -86,7 +73,7 @@ def test_run_that_logs_and_run_that_uses_know_of_each_other(tmp_path):
 
     def uses(_run):
         version = _run.use_artifact("digits:v1")
-        assert tree(version.copy_to(tmp_path / "out")) == FILES
+        assert read_files(version.copy_to(tmp_path / "out")) == FILES
         _run.use_artifact(f"digits@{version.digest[:10]}")
 
     maker = record(makes, FileObserver(tmp_path / "runs"))
@@ -101,7 +88,7 @@ def test_run_that_logs_and_run_that_uses_know_of_each_other(tmp_path):
 
 
 def test_run_with_two_folders_keeps_the_artifact_in_both(tmp_path):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
     record(lambda _run: _run.log_artifact("digits", data) and None, FileObserver(tmp_path / "b"))
 
     def both(_run):
@@ -110,7 +97,7 @@ def test_run_with_two_folders_keeps_the_artifact_in_both(tmp_path):
 
     record(both, FileObserver(tmp_path / "a"), FileObserver(tmp_path / "b"))
     for folder in ("a", "b"):
-        assert tree(ArtifactStore(tmp_path / folder).resolve("net").copy_to(tmp_path / f"out_{folder}")) == FILES
+        assert read_files(ArtifactStore(tmp_path / folder).resolve("net").copy_to(tmp_path / f"out_{folder}")) == FILES
     assert [entry["name"] for entry in run_json(tmp_path / "a" / "1")["artifacts_used"]] == ["digits"]
 
 
@@ -165,11 +152,11 @@ def main(_run):
 
 
 def test_artifacts_are_delivered_with_versions_contents_and_lineage(tmp_path, database, mongo_url):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
 
     def makes(_run):
         _run.log_artifact("digits", data, metadata={"a.b": 1, "$c": 2**70})
-        _run.log_artifact("net", make(tmp_path / "net", {"w": b"weights", "copy": b"one"}), "model")
+        _run.log_artifact("net", write_files(tmp_path / "net", {"w": b"weights", "copy": b"one"}), "model")
 
     def uses(_run):
         _run.use_artifact("digits")
@@ -197,19 +184,19 @@ def test_artifacts_are_delivered_with_versions_contents_and_lineage(tmp_path, da
 
 
 def test_collection_prefix_is_put_before_artifacts_too(tmp_path, database, mongo_url):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
     observers = FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url, collection_prefix="mine")
     record(lambda _run: _run.log_artifact("digits", data) and None, *observers)
     assert database.mine_artifacts.count_documents({}) == 1
     elsewhere = FileObserver(tmp_path / "b"), mongo_of(database, mongo_url, collection_prefix="mine")
     record(lambda _run: _run.use_artifact("digits").copy_to(tmp_path / "out") and None, *elsewhere)
-    assert tree(tmp_path / "out") == FILES
+    assert read_files(tmp_path / "out") == FILES
 
 
 @pytest.mark.slow
 def test_version_taken_in_the_database_gets_the_next(tmp_path, database, mongo_url):
     for store, content in [("a", b"1"), ("b", b"2"), ("c", b"1"), ("a", b"3")]:
-        data = make(tmp_path / f"data_{store}_{content}", {"file": content})
+        data = write_files(tmp_path / f"data_{store}_{content}", {"file": content})
         observers = FileObserver(tmp_path / store), mongo_of(database, mongo_url)
         record(lambda _run, data=data: _run.log_artifact("digits", data) and None, *observers)
     found = list(database.artifacts.find().sort("version"))
@@ -223,7 +210,7 @@ def test_version_taken_in_the_database_gets_the_next(tmp_path, database, mongo_u
 @pytest.mark.filterwarnings("ignore:GridOut property:DeprecationWarning")
 def test_unmodified_incense_is_not_disturbed(tmp_path, database, mongo_url):
     incense = pytest.importorskip("incense", reason="incense 0.0.15 installs on Python 3.11 only")
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
 
     def main(_run):
         _run.log_artifact("digits", data)
@@ -240,18 +227,18 @@ def test_unmodified_incense_is_not_disturbed(tmp_path, database, mongo_url):
 
 @pytest.mark.slow
 def test_run_with_mongodb_alone_logs_to_its_spool_and_uses_from_the_database(tmp_path, database, mongo_url):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
     for content in (b"old", b"older"):
-        make(data, {"a.txt": content})
+        write_files(data, {"a.txt": content})
         record(lambda _run: _run.log_artifact("digits", data) and None, *(FileObserver(tmp_path / "r"),))
         list(sync(tmp_path / "r", f"{mongo_url}/{database.name}"))
-    make(data, FILES)
+    write_files(data, FILES)
 
     def main(_run):
         # The spool counts from 1, the database goes on from 2.
         assert _run.log_artifact("digits", data).version == 1
-        assert tree(_run.use_artifact("digits:v1").copy_to(tmp_path / "v1"))["a.txt"] == b"old"
-        assert tree(_run.use_artifact("digits").copy_to(tmp_path / "latest")) == FILES
+        assert read_files(_run.use_artifact("digits:v1").copy_to(tmp_path / "v1"))["a.txt"] == b"old"
+        assert read_files(_run.use_artifact("digits").copy_to(tmp_path / "latest")) == FILES
 
     run = record(main, mongo_of(database, mongo_url, failure_dir=tmp_path / "spool"))
     assert list((tmp_path / "spool").iterdir()) == []
@@ -265,7 +252,7 @@ def test_run_with_mongodb_alone_logs_to_its_spool_and_uses_from_the_database(tmp
 
 @pytest.mark.slow
 def test_version_of_the_database_is_downloaded_once_and_checked(tmp_path, database, mongo_url):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
     record(
         lambda _run: _run.log_artifact("digits", data, metadata={"a.b": 1}) and None,
         FileObserver(tmp_path / "a"),
@@ -275,7 +262,7 @@ def test_version_of_the_database_is_downloaded_once_and_checked(tmp_path, databa
     def uses(_run):
         version = _run.use_artifact("digits:v1")
         assert version.metadata == {"a.b": 1}
-        assert tree(version.copy_to(tmp_path / "out")) == FILES
+        assert read_files(version.copy_to(tmp_path / "out")) == FILES
 
     user = record(uses, FileObserver(tmp_path / "b"), mongo_of(database, mongo_url))
     assert database.artifacts.find_one()["used_by"] == [user.meta_info["uid"]]
@@ -302,7 +289,7 @@ def test_version_that_is_nowhere_and_a_server_that_is_gone_are_told_apart(tmp_pa
 
 
 def test_artifact_used_but_logged_before_there_was_a_database_is_delivered(tmp_path, database, mongo_url):
-    data = make(tmp_path / "data", FILES)
+    data = write_files(tmp_path / "data", FILES)
     maker = record(lambda _run: _run.log_artifact("digits", data) and None, FileObserver(tmp_path / "runs"))
     user = record(
         lambda _run: _run.use_artifact("digits") and None,
@@ -361,8 +348,8 @@ def logged(tmp_path_factory):
     files = {"a": b"one", "large": random.Random(0).randbytes(700_000), "same": b"one"}
 
     def log(_run):
-        _run.log_artifact("digits", make(home / "data", files))
-        _run.log_artifact("digits", make(home / "other", {"b": b"two"}))
+        _run.log_artifact("digits", write_files(home / "data", files))
+        _run.log_artifact("digits", write_files(home / "other", {"b": b"two"}))
 
     for main in (log, log, lambda _run: [_run.use_artifact(f"digits:v{n}") for n in (1, 2)] and None):
         record(main, FileObserver(home / "runs"))

@@ -321,20 +321,6 @@ def test_failed_run_says_so_with_its_traceback(tmp_path):
     assert "broken on purpose" in "".join(run["fail_trace"])
 
 
-LOGS_FOR_EVER = """
-ex.observers.append(FileObserver("runs"))
-@ex.automain
-def main(_run):
-    step = 0
-    while True:
-        _run.log_scalar("loss", step / 7, step)
-        step += 1
-        if step % 1000 == 0:
-            print(step, flush=True)
-            time.sleep(0.001)
-"""
-
-
 # Counts in memory that outlives the process, too, what `log` has returned from.
 COUNTS_AND_LOGS = """
 import mmap
@@ -447,7 +433,7 @@ def test_run_without_heartbeats_has_everything_at_its_end(tmp_path, interval):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code, start, wait_for):
-    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")
+    recorded = start(tmp_path, COUNTS_AND_LOGS.format(observers="FileObserver('runs')", rest=1000), "-b", "0.2")
     folder = tmp_path / "runs" / "1"
     wait_for(lambda: len(read_points(folder)) > 0, "points")
     assert true_status(load(folder), load(folder, "lease.json")) == "RUNNING"

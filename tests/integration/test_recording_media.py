@@ -303,10 +303,14 @@ def test_content_that_is_gone_or_changed_is_told_and_the_rest_delivered(tmp_path
     assert "is not what was written" in caplog.text
 
 
-LOGS_FOR_EVER = """
+@pytest.mark.slow
+def test_killed_run_keeps_all_but_the_last_beat_and_sync_delivers_it(
+    tmp_path, database, mongo_url, start, wait_for, capsys
+):
+    body = f"""
 import numpy as np
 from observers import Image, Table
-{observers}
+ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name="{database.name}")])
 @ex.automain
 def main(_run):
     step = 0
@@ -315,14 +319,7 @@ def main(_run):
         _run.log({{"image": image, "table": Table(["image", "step"], [[image, step]]), "loss": step}}, step)
         step += 1; time.sleep(0.002)
 """
-
-
-@pytest.mark.slow
-def test_killed_run_keeps_all_but_the_last_beat_and_sync_delivers_it(
-    tmp_path, database, mongo_url, start, wait_for, capsys
-):
-    observers = f'ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name="{database.name}")])'
-    recorded = start(tmp_path, LOGS_FOR_EVER.format(observers=observers), "-b", "0.2")
+    recorded = start(tmp_path, body, "-b", "0.2")
     folder = tmp_path / "runs" / "1"
     wait_for(lambda: database.media.count_documents({}) > 100, "media in the database")
     recorded.process.kill()

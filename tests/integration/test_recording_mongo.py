@@ -26,7 +26,7 @@ from observers.record.points.points import POINT
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync
-from tests.recording import Flaky
+from tests.recording import Flaky, logs_for_ever
 
 
 def record(main, *observers, options=None):
@@ -292,15 +292,8 @@ def test_no_server_at_the_start_runs_at_once_with_one_line(tmp_path, mongod, sta
 def test_killed_run_without_a_file_observer_is_delivered_by_sync_and_reaped(
     tmp_path, mongo_url, database, start, wait_for
 ):
-    body = f"""
-ex.observers.append(MongoObserver("{mongo_url}", db_name="{database.name}", failure_dir="spool"))
-@ex.automain
-def main(_run):
-    step = 0
-    while True:
-        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
-"""
-    recorded = start(tmp_path, body, "-b", "0.2")
+    observer = f'MongoObserver("{mongo_url}", db_name="{database.name}", failure_dir="spool")'
+    recorded = start(tmp_path, logs_for_ever(observer), "-b", "0.2")
     wait_for(lambda: database.metrics.find_one({"count": {"$gt": 100}}), "points in the database")
     recorded.process.kill()
     recorded.process.wait()

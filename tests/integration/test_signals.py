@@ -19,16 +19,9 @@ from sacred.observers import RunObserver
 
 from experiments import Experiment, Terminated
 from experiments.running import lab_run, recorder, signals, user_functions
+from tests.recording import logs_for_ever
 
 NAMES = ("SIGTERM", "SIGINT", "SIGHUP")
-LOGS_FOR_EVER = """
-ex.observers.append(FileObserver("runs"))
-@ex.automain
-def main(_run):
-    step = 0
-    while True:
-        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
-"""
 
 
 def check_ended(recorded, folder):
@@ -57,7 +50,7 @@ def send(recorded, chance):
 def test_signals_within_50_ms_of_each_other_end_the_run(tmp_path, start, wait_for, count):
     chance = random.Random(count)
     for number in range(count):
-        recorded = start(tmp_path / str(number), LOGS_FOR_EVER, "-b", "0.2")
+        recorded = start(tmp_path / str(number), logs_for_ever(), "-b", "0.2")
         folder = tmp_path / str(number) / "runs" / "1"
         wait_for((folder / "metrics.bin").exists, "points")
         time.sleep(0.3 * chance.random())
@@ -70,7 +63,7 @@ def test_signals_within_50_ms_of_each_other_end_the_run(tmp_path, start, wait_fo
 def test_signals_while_a_process_starts_end_it(tmp_path, start, count):
     chance = random.Random(count)
     for number in range(count):
-        recorded = start(tmp_path / str(number), LOGS_FOR_EVER)
+        recorded = start(tmp_path / str(number), logs_for_ever())
         # Into its imports, or the beginning of its run, as the machine has it.
         time.sleep(0.2 + 1.5 * chance.random())
         send(recorded, chance)

@@ -334,7 +334,9 @@ def test_model_that_cannot_be_traced_is_told_of_and_the_run_goes_on(tmp_path, ca
     assert len(read(tmp_path / "runs" / "1" / "tensorboard").Scalars("x")) == 1
 
 
-LOGS_FOR_EVER = """
+@pytest.mark.slow
+def test_killed_run_leaves_events_that_can_be_read(tmp_path, start, wait_for):
+    body = """
 import numpy as np
 from observers import Image, TensorBoardObserver
 ex.observers.extend([FileObserver("runs"), TensorBoardObserver()])
@@ -345,11 +347,7 @@ def main(_run):
         _run.log({"loss": step, "image": Image(np.zeros((8, 8), np.uint8))}, step)
         step += 1; time.sleep(0.001)
 """
-
-
-@pytest.mark.slow
-def test_killed_run_leaves_events_that_can_be_read(tmp_path, start, wait_for):
-    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.1")
+    recorded = start(tmp_path, body, "-b", "0.1")
     folder = tmp_path / "runs" / "1" / "tensorboard"
     wait_for(lambda: folder.exists() and sum(path.stat().st_size for path in folder.iterdir()) > 100_000, "events")
     recorded.process.kill()

@@ -17,25 +17,12 @@ from observers.artifacts.store import ArtifactStore, Lineage
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.identity import new_uid
+from tests.folders import read_files, write_files
 
 
 @pytest.fixture
 def store(tmp_path):
     return ArtifactStore(tmp_path / "runs")
-
-
-def make(folder, files):
-    for name, content in files.items():
-        path = Path(folder) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return Path(folder)
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
-    }
 
 
 def contents(store):
@@ -54,14 +41,14 @@ def left_over(store):
 def test_folder_comes_back_as_it_was_with_its_facts(store, tmp_path):
     files = {"a.txt": b"one", "sub/b.bin": bytes(range(256)) * 9000, "sub/deep/c": b""}
     uid = new_uid()
-    made = store.log("data", make(tmp_path / "in", files), "dataset", {"rows": 3}, uid)
+    made = store.log("data", write_files(tmp_path / "in", files), "dataset", {"rows": 3}, uid)
     assert (str(made), made.type, made.metadata, made.made_by) == ("data:v1", "dataset", {"rows": 3}, uid)
     assert [file.path for file in made.files] == ["a.txt", "sub/b.bin", "sub/deep/c"]
     assert made.bytes == 3 + 256 * 9000
     assert store.resolve("data") == made
     assert hash(store.resolve("data")) == hash(made)
     shutil.rmtree(tmp_path / "in")
-    assert tree(made.copy_to(tmp_path / "out")) == files
+    assert read_files(made.copy_to(tmp_path / "out")) == files
     assert store.lineage("data", 1) == Lineage((uid,), ())
 
 
@@ -77,7 +64,7 @@ def test_one_file_comes_back_as_a_copy_and_as_a_stream(store, tmp_path):
 
 
 def test_file_that_is_not_in_the_version_is_refused(store, tmp_path):
-    made = store.log("data", make(tmp_path / "in", {"a": b"1", "b": b"2"}))
+    made = store.log("data", write_files(tmp_path / "in", {"a": b"1", "b": b"2"}))
     with pytest.raises(ArtifactNotFoundError, match=r"got the file name 'c', expected one of: a, b"):
         made.path(tmp_path / "out", "c")
     with pytest.raises(ArtifactNotFoundError, match=r"got the file name None"):
@@ -101,17 +88,17 @@ def test_any_tree_under_any_name_comes_back(tmp_path, name, paths):
         if not any(parts != other and parts == other[: len(parts)] for other in paths):
             files["/".join(parts)] = content
     store = ArtifactStore(tmp_path / "runs")
-    made = store.log(name, make(tmp_path / "in", files))
-    assert tree(made.copy_to(tmp_path / "out")) == files
+    made = store.log(name, write_files(tmp_path / "in", files))
+    assert read_files(made.copy_to(tmp_path / "out")) == files
     assert len(contents(store)) == len(set(files.values()))
     assert ArtifactStore(tmp_path / "runs").resolve(f"{name}@{made.digest[:12]}") == made
     assert store.log(name, tmp_path / "out") == made
 
 
 def test_copy_leaves_equal_files_refuses_others_and_links(store, tmp_path):
-    made = store.log("data", make(tmp_path / "in", {"a": b"1", "sub/b": b"2"}))
-    out = make(tmp_path / "out", {"a": b"1", "mine": b"x"})
-    assert tree(made.copy_to(out)) == {"a": b"1", "sub/b": b"2", "mine": b"x"}
+    made = store.log("data", write_files(tmp_path / "in", {"a": b"1", "sub/b": b"2"}))
+    out = write_files(tmp_path / "out", {"a": b"1", "mine": b"x"})
+    assert read_files(made.copy_to(out)) == {"a": b"1", "sub/b": b"2", "mine": b"x"}
     (out / "a").write_bytes(b"edited")
     with pytest.raises(ArtifactError, match=r"out/a is there with another content"):
         made.copy_to(out)
@@ -129,9 +116,9 @@ def test_copy_leaves_equal_files_refuses_others_and_links(store, tmp_path):
 
 def test_versions_are_counted_and_the_same_content_gets_none(store, tmp_path):
     data, uids = tmp_path / "in", sorted(new_uid() for _ in range(3))
-    first = store.log("data", make(data, {"a": b"1"}), made_by=uids[0])
-    second = store.log("data", make(data, {"a": b"2"}), made_by=uids[1])
-    again = store.log("data", make(data, {"a": b"1"}), made_by=uids[2])
+    first = store.log("data", write_files(data, {"a": b"1"}), made_by=uids[0])
+    second = store.log("data", write_files(data, {"a": b"2"}), made_by=uids[1])
+    again = store.log("data", write_files(data, {"a": b"1"}), made_by=uids[2])
     assert (first.version, second.version, again) == (1, 2, first)
     assert [str(version) for version in store.versions("data")] == ["data:v1", "data:v2"]
     assert store.resolve("data") == store.resolve("data:latest") == store.resolve("data:v2") == second
@@ -145,13 +132,13 @@ def test_versions_are_counted_and_the_same_content_gets_none(store, tmp_path):
 
 
 def test_renamed_file_is_another_version_of_one_content(store, tmp_path):
-    store.log("data", make(tmp_path / "in", {"a": b"1"}))
-    assert store.log("data", make(tmp_path / "in2", {"b": b"1"})).version == 2
+    store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
+    assert store.log("data", write_files(tmp_path / "in2", {"b": b"1"})).version == 2
     assert len(contents(store)) == 1
 
 
 def test_type_and_metadata_of_a_known_content_stay_and_it_is_said(store, tmp_path, caplog):
-    folder = make(tmp_path / "in", {"a": b"1"})
+    folder = write_files(tmp_path / "in", {"a": b"1"})
     store.log("data", folder, "dataset", {"x": 1})
     again = store.log("data", folder, "model", {"x": 2})
     assert (again.type, again.metadata) == ("dataset", {"x": 1})
@@ -161,7 +148,7 @@ def test_type_and_metadata_of_a_known_content_stay_and_it_is_said(store, tmp_pat
 @pytest.mark.parametrize("name", ["", ".hidden", "_private", "a/b", "a:b", "a b", "ä", "..", "x" * 129, None, "a\n"])
 def test_bad_name_is_refused(store, tmp_path, name):
     with pytest.raises(ArtifactError, match=r"artifact name: got .*, expected up to 128 letters"):
-        store.log(name, make(tmp_path / "in", {"a": b"1"}))
+        store.log(name, write_files(tmp_path / "in", {"a": b"1"}))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +163,7 @@ def test_what_is_not_there_is_named_with_what_is(store, tmp_path):
     with pytest.raises(ArtifactNotFoundError, match="has no artifact data; log it first"):
         store.resolve("data")
     for content in (b"1", b"2"):
-        store.log("data", make(tmp_path / "in", {"a": content}))
+        store.log("data", write_files(tmp_path / "in", {"a": content}))
     with pytest.raises(ArtifactNotFoundError, match=r"data:v9: .* has no such version of data; it has v1 to v2"):
         store.resolve("data:v9")
     with pytest.raises(ArtifactNotFoundError, match="has no such version"):
@@ -196,7 +183,7 @@ def test_what_is_not_there_is_named_with_what_is(store, tmp_path):
 )
 def test_bad_metadata_is_refused(store, tmp_path, metadata, words):
     with pytest.raises(ArtifactError, match=f"artifact metadata: .*{words}"):
-        store.log("data", make(tmp_path / "in", {"a": b"1"}), metadata=metadata)
+        store.log("data", write_files(tmp_path / "in", {"a": b"1"}), metadata=metadata)
     assert not store.root.exists()
 
 
@@ -204,9 +191,9 @@ def test_bad_metadata_is_refused(store, tmp_path, metadata, words):
 
 
 def test_links_within_count_as_files_and_others_are_refused(store, tmp_path):
-    folder = make(tmp_path / "in", {"a": b"1", "sub/b": b"2"})
+    folder = write_files(tmp_path / "in", {"a": b"1", "sub/b": b"2"})
     (folder / "link").symlink_to("sub/b")
-    assert tree(store.log("data", folder).copy_to(tmp_path / "out"))["link"] == b"2"
+    assert read_files(store.log("data", folder).copy_to(tmp_path / "out"))["link"] == b"2"
     for target, words in [
         ("/etc/hostname", "a link that leaves the folder"),
         ("sub", "a link to a folder"),
@@ -233,7 +220,7 @@ def test_missing_path_empty_folder_bad_file_name_and_the_store_itself_are_refuse
     Path(os.fsdecode(bytes(tmp_path / "empty") + b"/\xff")).touch()
     with pytest.raises(ArtifactError, match="is no UTF-8; rename it"):
         store.log("data", tmp_path / "empty")
-    make(tmp_path / "runs", {"1/run.json": b"{}"})
+    write_files(tmp_path / "runs", {"1/run.json": b"{}"})
     with pytest.raises(ArtifactError, match="it holds the store of artifacts itself"):
         store.log("data", tmp_path / "runs")
     assert left_over(store) == []
@@ -271,7 +258,7 @@ def test_file_that_is_written_while_it_is_read_is_refused(store, tmp_path, reque
 
 @pytest.mark.parametrize("change", ["same length", "new", "gone"])
 def test_folder_that_changes_behind_the_reader_is_refused(store, tmp_path, monkeypatch, change):
-    folder = make(tmp_path / "in", {"a": b"1", "b": b"2"})
+    folder = write_files(tmp_path / "in", {"a": b"1", "b": b"2"})
     take = Incoming.take
 
     def meddle(self, stream, num_bytes):
@@ -306,7 +293,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_file_known_by_name_and_length_is_not_copied_again(store, tmp_path, monkeypatch):
-    folder = make(tmp_path / "in", {"a": b"1" * 1000, "b": b"2" * 1000})
+    folder = write_files(tmp_path / "in", {"a": b"1" * 1000, "b": b"2" * 1000})
     store.log("data", folder)
     taken = []
     take = Incoming.take
@@ -323,7 +310,7 @@ def test_file_known_by_name_and_length_is_not_copied_again(store, tmp_path, monk
 
 @pytest.mark.parametrize("how", ["changed", "gone"])
 def test_damaged_content_is_named_and_nothing_of_it_is_copied(store, tmp_path, how):
-    folder = make(tmp_path / "in", {"good": b"1", "bad": b"22"})
+    folder = write_files(tmp_path / "in", {"good": b"1", "bad": b"22"})
     made = store.log("data", folder)
     content = content_path(store.contents, made.files[0].sha256)
     content.unlink()
@@ -336,13 +323,13 @@ def test_damaged_content_is_named_and_nothing_of_it_is_copied(store, tmp_path, h
         made.open("bad")
     content.unlink(missing_ok=True)
     assert store.log("data", folder) == made
-    assert tree(made.copy_to(tmp_path / "out")) == {"good": b"1", "bad": b"22"}
+    assert read_files(made.copy_to(tmp_path / "out")) == {"good": b"1", "bad": b"22"}
 
 
 @pytest.mark.parametrize("manifest", [b"{torn", b"null", b"[]", b"{}", b"\xff", b'{"format": 1}'])
 def test_damaged_manifest_hides_no_other_version(store, tmp_path, manifest, caplog):
     for content in (b"1", b"2", b"3"):
-        store.log("data", make(tmp_path / "in", {"a": content}))
+        store.log("data", write_files(tmp_path / "in", {"a": content}))
     path = store.root / "versions" / "data" / "v3.json"
     path.unlink()
     path.write_bytes(manifest)
@@ -358,7 +345,7 @@ def test_damaged_manifest_hides_no_other_version(store, tmp_path, manifest, capl
 
 @pytest.mark.parametrize("path", ["../out", "/etc/passwd", "a/../../b", "a//b", "", "a\0b"])
 def test_manifest_whose_names_leave_the_folder_is_refused(store, tmp_path, path):
-    made = store.log("data", make(tmp_path / "in", {"a": b"1"}))
+    made = store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
     manifest = store.root / "versions" / "data" / "v1.json"
     document = json.loads(manifest.read_text())
     document["files"][0]["path"] = path
@@ -387,7 +374,7 @@ except Exception as error:
 
 @pytest.mark.parametrize("files", [{"a": b"1", "b": b"x" * 9000}, {f"{n:0100d}": b"" for n in range(100)}])
 def test_full_disk_raises_and_leaves_nothing(store, tmp_path, request, files):
-    folder = make(tmp_path / "in", files)
+    folder = write_files(tmp_path / "in", files)
     script = FULL_DISK.format(root=str(request.config.rootpath), folder=str(folder), store=str(store.basedir))
     out = run_script(script).stdout
     assert "ArtifactError data: " in out
@@ -400,15 +387,15 @@ def test_full_disk_raises_and_leaves_nothing(store, tmp_path, request, files):
 def test_store_that_cannot_be_made_is_one_clear_error(tmp_path):
     (tmp_path / "runs").write_text("a file stands in the way")
     with pytest.raises(ArtifactError, match=r"data: .*_artifacts cannot be written \(Not a directory\)"):
-        ArtifactStore(tmp_path / "runs").log("data", make(tmp_path / "in", {"a": b"1"}))
+        ArtifactStore(tmp_path / "runs").log("data", write_files(tmp_path / "in", {"a": b"1"}))
 
 
 def test_what_a_killed_process_left_is_removed_later(store, tmp_path):
-    folder = make(tmp_path / "in", {"a": b"1"})
+    folder = write_files(tmp_path / "in", {"a": b"1"})
     store.log("data", folder)
     old, new = store.root / "incoming" / "old", store.root / "incoming" / "new"
     for left in (old, new):
-        make(left, {"part": b"xx"})
+        write_files(left, {"part": b"xx"})
     for path in (old / "part", old):
         os.utime(path, (time.time() - 90_000,) * 2)
     store.log("data", folder)
@@ -464,12 +451,12 @@ def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path,
 
 def test_claim_of_a_killed_process_is_passed_over(store, tmp_path, monkeypatch):
     monkeypatch.setattr("observers.artifacts.manifests._CLAIM_S", 0.0)
-    store.log("data", make(tmp_path / "in", {"a": b"1"}))
+    store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
     (store.root / "versions" / "data" / "v2.json").touch()
     assert store.resolve("data").version == 1
     with pytest.raises(ArtifactNotFoundError, match="has no such version"):
         store.resolve("data:v2")
-    assert store.log("data", make(tmp_path / "in", {"a": b"2"})).version == 3
+    assert store.log("data", write_files(tmp_path / "in", {"a": b"2"})).version == 3
     assert [version.version for version in store.versions("data")] == [1, 3]
 
 
@@ -490,7 +477,7 @@ while True:
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.007, 0.02])
 def test_kill_in_the_middle_leaves_whole_versions_only(store, tmp_path, request, delay_s):
-    folder = make(tmp_path / "in", {"small": b""})
+    folder = write_files(tmp_path / "in", {"small": b""})
     script = KILLED.format(root=str(request.config.rootpath), store=str(store.basedir), folder=str(folder))
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     for _ in range(3):
@@ -504,7 +491,7 @@ def test_kill_in_the_middle_leaves_whole_versions_only(store, tmp_path, request,
     assert len(versions) >= last
     assert [version.version for version in versions] == list(range(1, len(versions) + 1))
     for version in versions:
-        out = tree(version.copy_to(tmp_path / "out" / str(version)))
+        out = read_files(version.copy_to(tmp_path / "out" / str(version)))
         assert out == {"small": b"%d" % version.version, "large": b"%d" % version.version * 500_000}
     for sha256 in contents(store):
         assert hashlib.sha256(content_path(store.contents, sha256).read_bytes()).hexdigest() == sha256
@@ -539,7 +526,7 @@ print(at)
 
 
 def test_kill_at_every_step_leaves_a_whole_version_or_none(tmp_path, request):
-    folder, root = make(tmp_path / "in", {"a": b"1", "sub/b": b"2" * 100_000}), tmp_path / "stores"
+    folder, root = write_files(tmp_path / "in", {"a": b"1", "sub/b": b"2" * 100_000}), tmp_path / "stores"
     script = KILLED_AT.format(root=str(request.config.rootpath), store=str(root), folder=str(folder))
     steps = int(run_script(script).stdout)
     assert steps > 20
@@ -549,7 +536,7 @@ def test_kill_at_every_step_leaves_a_whole_version_or_none(tmp_path, request):
         versions = store.versions("data")
         counts.append(len(versions))
         for version in versions:
-            assert tree(version.copy_to(tmp_path / "out" / str(at))) == tree(folder)
+            assert read_files(version.copy_to(tmp_path / "out" / str(at))) == read_files(folder)
             assert store.lineage("data", 1).made_by == ("ab",)
         assert str(store.log("data", folder, made_by="cd")) == "data:v1"
         assert store.resolve("data").made_by in ("ab", "cd")

@@ -11,6 +11,7 @@ from runs.errors import LaunchError
 from runs.rerun import restoring
 from runs.rerun.record import Record
 from runs.stores.opening import open_store
+from tests.folders import read_files
 
 
 def git(folder, *words):
@@ -66,13 +67,9 @@ def restore(run, folder):
     return restoring.restore(Record(run), folder)
 
 
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_restored_code_is_what_ran_after_the_lab_has_moved_on(lab, record, tmp_path):
     run = record(lab)
-    expected = files(lab)
+    expected = read_files(lab)
     (lab / "pack" / "__init__.py").unlink()
     (lab / "new.py").unlink()
     git(lab, "add", "-A")
@@ -81,7 +78,7 @@ def test_restored_code_is_what_ran_after_the_lab_has_moved_on(lab, record, tmp_p
     git(lab, "add", "exp.py")
     before = git(lab, "status", "--porcelain"), git(lab, "write-tree"), git(lab, "log", "--oneline", "--all")
     restored = restore(run, tmp_path / "clean")
-    assert files(tmp_path / "clean" / "sub") == expected
+    assert read_files(tmp_path / "clean" / "sub") == expected
     assert restored.script == tmp_path / "clean" / "sub" / "exp.py"
     assert restored.notes == ()
     assert (git(lab, "status", "--porcelain"), git(lab, "write-tree"), git(lab, "log", "--oneline", "--all")) == before
@@ -160,7 +157,7 @@ def test_without_a_repository_the_recorded_sources_are_restored(lab, record, tmp
     shutil.rmtree(lab.parent)
     monkeypatch.chdir(tmp_path)
     restored = restore(run, tmp_path / "clean")
-    assert sorted(files(tmp_path / "clean")) == ["exp.py", "new.py", "pack/__init__.py"]
+    assert sorted(read_files(tmp_path / "clean")) == ["exp.py", "new.py", "pack/__init__.py"]
     assert (tmp_path / "clean" / "pack" / "__init__.py").read_text() == "value = 2\n"
     assert "no repository with its commit" in restored.notes[0]
     assert "only the recorded sources" in restored.notes[0]
