@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from observers.mongo.delivery import noted_delivery
 from observers.mongo.destination import Destination, database_in, read_destination
 from observers.mongo.layout import Collections
 from observers.record.journal import Journal
@@ -19,6 +20,7 @@ from observers.record.schema import CLAIMS, RUN
 from runs.errors import LaunchError
 from runs.stores.mongo.run import MongoRun
 from runs.stores.run import HELD, Run
+from runs.transfer.syncing import deliveries
 from runs.work.claims import Claims, FolderClaims, RunClaims, asking
 
 __all__ = ["QueueEntries", "QueueEntry"]
@@ -33,12 +35,14 @@ class QueueEntry:
         folder: The folder that it is recorded in; None if it has none on this machine.
         runs: The collection of the database that it is delivered to; None if it is delivered to none.
         where: Name of the database in messages.
+        destination: The database, if the queue is in it.
     """
 
     uid: str
     folder: Path | None = None
     runs: Any = None
     where: str = ""
+    destination: Destination | None = None
 
     def claims(self, *, is_begun: bool) -> Claims:
         """Return the claims on the run: those of the database if it is delivered to one, so that all workers see them.
@@ -69,6 +73,23 @@ class QueueEntry:
             StoreError: If the database cannot be asked.
         """
         self._change(HELD, {"status": "QUEUED"})
+
+    def note_destination(self) -> None:
+        """Write into the folder of a run that was just fetched from the queue's database where it is delivered to."""
+        if self.folder is not None and self.destination is not None:
+            with locked(self.folder), contextlib.closing(Journal(self.folder)) as journal:
+                self.destination.note(journal)
+
+    def deliver(self) -> list[str]:
+        """Deliver a run that has ended to the queue's database, if its script has no observer for it.
+
+        Returns:
+            Why it could not be delivered; nothing if it was.
+        """
+        if self.folder is None or self.destination is None or noted_delivery(self.folder) is not None:
+            return []
+        results = deliveries(self.folder.parent, self.destination.url, only=[self.folder])
+        return [result.error or result.outcome for result in results if result.is_bad]
 
     def _change(self, before: str, entries: dict[str, Any], stopped: datetime | None = None) -> None:
         """Change a run that has the status `before`, wherever it is written down."""
@@ -111,7 +132,7 @@ class QueueEntries:
             raise LaunchError("it was queued by stock Sacred; start it by hand")
         folder = None if original is None else original.folder
         if isinstance(run, MongoRun):
-            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where)
+            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where, run.mongo.destination)
         if folder is None:
             raise LaunchError("its folder is gone")
         destination = read_destination(folder)

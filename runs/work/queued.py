@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import UTC
 from pathlib import Path
@@ -156,6 +157,7 @@ class Queue(Source):
                 return None
             if original is None:
                 original = self._fetched(run)
+                dataclasses.replace(entry, folder=original.folder).note_destination()
                 launch = self._launch(original, is_begun, is_fetched=True)
         except BaseException:
             claims.release(attempt)

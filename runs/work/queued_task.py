@@ -69,6 +69,8 @@ class QueuedTask(Task):
         try:
             if not self._has_begun(end):
                 return self._has_not_begun(end)
+            for reason in self._entry.deliver():
+                self._tell(f"run {self.name} is not delivered: {reason}")
             run = self.run.store.get(self.name)
             result = "" if run.result is None else f", result {run.result}"
             self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")

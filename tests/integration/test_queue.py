@@ -154,8 +154,14 @@ def test_run_that_came_in_an_archive_is_started_when_a_person_says_so(lab, kind,
     with pytest.raises(LaunchError, match="run 2 is INTERRUPTED, expected HELD"):
         lab.work(where, held="2")
     shutil.rmtree(lab.folder / "my_runs")
-    assert lab.work(where, held="1").num_failed == 0, lab.told
+    record_to = lab.folder / "elsewhere"
+    words = ["work", "--until-empty", "--held", "1", "--record-to", str(record_to)]
+    assert main(["--store", where, *words]) == 0
     assert lab.ran.read_text() == "1\n"
+    with open_store(where) as store:  # although the script itself delivers to no database
+        assert store.get("1").status == "COMPLETED"
+        assert store.get("1").metric("val/loss").values.tolist() == [1]
+    assert (record_to / "1" / "run.json").exists() == (kind == "mongo")
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.nightly)])
