@@ -84,7 +84,7 @@ def test_compare_in_json_is_whole(capsys, where):
     expected = scipy.stats.ttest_rel(adam, sgd)
     assert (pair["method"], pair["n"], pair["p"]) == ("paired t", 3, pytest.approx(expected.pvalue))
     interval = expected.confidence_interval()
-    assert (pair["low"], pair["high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert (pair["low"], pair["high"]) == pytest.approx((interval.low, interval.high))
     assert set(found) == {
         "metric", "by", "over", "confidence", "larger_is_better", "groups", "pairs", "left_out", "cautions",
     }  # fmt: skip
@@ -115,6 +115,20 @@ def test_compare_says_which_way_a_person_chose(capsys, where):
     for option, said in (("--max", "greater is better"), ("--min", "less is better")):
         code, out, _ = call(capsys, where, "compare", "--by", "optimizer.name", "--metric", "best", option)
         assert (code, out.splitlines()[0]) == (0, f"best by optimizer.name ({said})")
+
+
+def test_compare_takes_a_mode_a_test_and_a_confidence(capsys, where):
+    import scipy.stats
+
+    _, out, _ = call(capsys, where, *COMPARE, "--mode", "min", "--test", "welch", "--confidence", "0.8", "--json")
+    found = json.loads(out)
+    assert (found["larger_is_better"], found["confidence"]) == (False, 0.8)
+    assert [group["best"] for group in found["groups"]] == [min(values) for values in reversed(ACCURACY.values())]
+    [pair] = found["pairs"]
+    expected = scipy.stats.ttest_ind(*reversed(ACCURACY.values()), equal_var=False)
+    interval = expected.confidence_interval(0.8)
+    assert (pair["method"], pair["p"]) == ("welch t", pytest.approx(expected.pvalue))
+    assert (pair["low"], pair["high"]) == pytest.approx((interval.low, interval.high))
 
 
 @pytest.mark.slow
@@ -163,29 +177,43 @@ def test_plot_on_the_terminal_fits_and_is_plain_when_piped(capsys, where, monkey
     assert "(gaps: 2 NaN or infinite)" in lines
 
 
-def test_plot_of_means_in_json(capsys, where):
+def interval(values, confidence):
     import scipy.stats
 
-    words = ("plot", "--by", "optimizer.name", "--over", "seed", "--metric", "val/accuracy", "--json")
-    code, out, _ = call(capsys, where, *words)
+    return scipy.stats.t.interval(confidence, 2, sum(values) / 3, scipy.stats.sem(values))
+
+
+@pytest.mark.parametrize(
+    ("words", "band"),
+    [
+        ((), lambda values: interval(values, 0.95)),
+        (("--confidence", "0.8"), lambda values: interval(values, 0.8)),
+        (("--band", "range"), lambda values: (min(values), max(values))),
+        (("--band", "none"), lambda values: None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_plot_of_means_in_json(capsys, where, words, band):
+    means = ("plot", "--by", "optimizer.name", "--over", "seed", "--metric", "val/accuracy", "--json")
+    code, out, _ = call(capsys, where, *means, *words)
     [panel] = json.loads(out)["panels"]
     assert code == 0
     assert [len(curve["x"]) for curve in panel["curves"]] == [20, 20]
     for curve, values in zip(panel["curves"], ACCURACY.values(), strict=True):
-        low, high = scipy.stats.t.interval(0.95, 2, sum(values) / 3, scipy.stats.sem(values))
         assert curve["y"][-1] == pytest.approx(sum(values) / 3)
-        assert (curve["low"][-1], curve["high"][-1]) == (pytest.approx(low), pytest.approx(high))
         assert curve["counts"] == [3] * 20
+        found = curve["low"] and (curve["low"][-1], curve["high"][-1])
+        assert found == pytest.approx(band(values))
 
 
 def test_plot_as_a_picture(capsys, where, tmp_path):
     file = tmp_path / "p.svg"
-    words = ("plot", "--limit", "0", "--metric", "val/accuracy", "--smoothing", "0.6", "--output", str(file))
-    assert call(capsys, where, *words) == (0, f"{file}: 6 curves of 6 runs\n", "")
+    words = ("plot", "--limit", "0", "--metric", "val/accuracy", "--smoothing", "0.6", "--title", "So <far>")
+    assert call(capsys, where, *words, "--output", str(file)) == (0, f"{file}: 6 curves of 6 runs\n", "")
     groups = [group.get("id") for group in ET.parse(file).iter("{http://www.w3.org/2000/svg}g")]
     assert [name for name in groups if name and name.startswith("curve-")] == [f"curve-{n}" for n in range(6)]
     texts = [text.text for text in ET.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-    assert "run 1: best=0.9, optimizer.name=adam, seed=0" in texts
+    assert {"So <far>", "run 1: best=0.9, optimizer.name=adam, seed=0"} <= {*texts}
 
 
 def test_plot_of_an_expression_is_computed_at_common_steps(capsys, where):

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import signal
 import sys
 import tarfile
@@ -33,7 +34,7 @@ from runs.stores.opening import open_store
 from runs.sweeps.views.digest import Digests
 from runs.transfer.copying import copy
 from runs.work.watching import Outbox, RecentRuns
-from tests.processes import run
+from tests.processes import PIPE, Process, run
 
 # Joined, because runs record this file.
 SECRET = "-".join(("tok3n", "of", "mine"))
@@ -314,6 +315,20 @@ def test_events_and_alerts_of_runs_without_addresses_are_told_by_the_watch(
     again = receiver.messages[1:]
     assert [line.partition(" after ")[0] for line in again[0]["message"].splitlines()][:-1] == expected
     assert len(again) == 1
+
+
+@pytest.mark.slow
+def test_watch_looks_again_and_again_until_it_is_told_to_end(tmp_path):
+    record(fails, FileObserver(tmp_path / "store"))
+    command = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "watch", "--interval", "0.1", "--json"]
+    with Process(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        for id in "12":
+            assert json.loads(process.stdout.readline())["run"] == id
+            record(fails, FileObserver(tmp_path / "store"))
+        shutil.move(tmp_path / "store", tmp_path / "away")
+        assert "there is no folder" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
 
 
 KILLED_WATCH = """

@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -86,18 +85,20 @@ def test_board_is_served_over_tls(recorded, tmp_path):
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     out = ["-keyout", str(files["key"]), "-out", str(files["certificate"])]
     subprocess.run(["openssl", "req", *options, *names, *out], check=True, capture_output=True)
-    server = BoardServer(str(recorded), port=0, token="a token that nobody guesses", **files)
-    thread = threading.Thread(target=server.serve, daemon=True)
-    thread.start()
-    trusting = ssl.create_default_context(cafile=files["certificate"])
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusting)
-    connection.request("GET", "/?token=a+token+that+nobody+guesses")
-    answer = connection.getresponse()
-    assert "Secure" in answer.headers["set-cookie"]
-    connection.close()
-    server.stop()
-    thread.join(60)
-    assert not thread.is_alive()
+    command = [sys.executable, "-m", "runs", "--store", str(recorded), "board", "--port", "0", "--no-open", "--token"]
+    command += ["--public-name", "runs.example.org", "--certificate", files["certificate"], "--key", files["key"]]
+    with Process(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+        port, token = re.match(r"https://127\.0\.0\.1:(\d+)/\?token=(\S{32}) ", process.stdout.readline()).groups()
+        trusting = ssl.create_default_context(cafile=files["certificate"])
+        connection = http.client.HTTPSConnection("127.0.0.1", int(port), timeout=60, context=trusting)
+        for host, status in (("runs.example.org", 200), ("evil.example.org", 421)):
+            connection.request("GET", f"/?token={token}", headers={"host": host})
+            answer = connection.getresponse()
+            answer.read()
+            assert (answer.status, "Secure" in answer.headers.get("set-cookie", "")) == (status, status == 200)
+        connection.close()
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

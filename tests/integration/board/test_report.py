@@ -44,6 +44,14 @@ def test_groups_are_compared_and_drawn_as_means(store, tmp_path):
     assert "Caution: " in page
 
 
+def test_runs_are_sorted_and_groups_compared_as_a_person_says(store, tmp_path):
+    page = report(store, tmp_path / "sorted.html", "--limit", "0", "--sort", "id")
+    with open_store(store) as opened:
+        assert re.findall(r"reproduce (\w+)", page) == [run.uid for run in opened.find(sort="id")]
+    words = ("--by", "lr", "--over", "seed", "--compare", "val/accuracy.max", "--mode", "min")
+    assert "val/accuracy.max by lr over seed (less is better)" in report(store, tmp_path / "compared.html", *words)
+
+
 def test_report_opens_in_a_browser_without_asking_anybody(store, tmp_path, watched):
     report(store, tmp_path / "report.html", "--limit", "0")
     watch = watched()
