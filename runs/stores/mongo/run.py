@@ -270,6 +270,7 @@ class MongoRun(Run):
             return self._names
         with self.mongo.errors():
             names = self.mongo.metrics.distinct("name", {"run_id": self.key})
+        names = [name for name in names if isinstance(name, str)]  # documents of others may have anything there
         return names or self._nothing()
 
     def _series(self, name: str) -> Series | None:
