@@ -110,6 +110,7 @@ class Removed:
         num_bytes: Their size.
         num_young: Number of unused contents that stay because they were touched within the last hour.
         unreadable: Ids of runs with an unreadable record, which may name any content, so that none is reclaimed.
+        kept: Ids of runs in the trash that could not be deleted.
     """
 
     runs: list[str] = dataclasses.field(default_factory=list)
@@ -117,6 +118,7 @@ class Removed:
     num_bytes: int = 0
     num_young: int = 0
     unreadable: list[str] = dataclasses.field(default_factory=list)
+    kept: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)

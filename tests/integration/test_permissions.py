@@ -236,7 +236,10 @@ def test_gc_names_as_removed_only_the_runs_that_are_gone(place, as_nobody, capsy
     [kept] = (place / ".trash").glob("*/2")
     kept.chmod(0o555)
     assert as_nobody("gc", "--store", str(place), "--json") == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == ["1"]
+    done = json.loads(capsys.readouterr().out)
+    assert (done["runs"], done["kept"]) == (["1"], ["2"])
+    assert as_nobody("gc", "--store", str(place)) == 0
+    assert capsys.readouterr().err == "note: run 2 in the trash cannot be deleted; check the permissions\n"
     assert [folder.name for folder in (place / ".trash").glob("*/*")] == ["2"]
     kept.chmod(0o777)
     assert as_nobody("gc", "--store", str(place), "--json") == 0

@@ -46,6 +46,7 @@ class RemovedRuns(TypedDict):
         bytes: Size of these files.
         young: Number of files without a run that are too young to be removed.
         unreadable: Ids of unreadable runs, because of which files were kept.
+        kept: Ids of runs that stay in the trash, because they cannot be deleted.
     """
 
     runs: list[str]
@@ -53,6 +54,7 @@ class RemovedRuns(TypedDict):
     bytes: int
     young: int
     unreadable: list[str]
+    kept: list[str]
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
@@ -83,6 +85,8 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
         print_to_stderr(
             f"note: files that no other run uses are kept, as what cannot be read may name them: run {shown}"
         )
+    if removed.kept:
+        print_to_stderr(f"note: run {list_text(removed.kept)} in the trash cannot be deleted; check the permissions")
 
 
 def _removed(removed: Removed) -> RemovedRuns:
@@ -92,6 +96,7 @@ def _removed(removed: Removed) -> RemovedRuns:
         "bytes": removed.num_bytes,
         "young": removed.num_young,
         "unreadable": list(removed.unreadable),
+        "kept": list(removed.kept),
     }
 
 

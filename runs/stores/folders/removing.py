@@ -150,29 +150,31 @@ def _free_target(store: Path, former: Path, *, is_spooled: bool) -> Path:
     return store / str(1 + max(numbers, default=0))
 
 
-def _empty_trash(store: Path, oldest: float) -> list[str]:
-    """Delete the runs in the trash; return the ids that they had."""
-    gone = []
+def _empty_trash(store: Path, oldest: float, removed: Removed) -> None:
+    """Delete the runs in the trash."""
     for place, folder, _ in in_trash(store):
         # Moved as a whole first, so that no process can restore half of it.
-        target = store / OUTGOING / place.name
+        target, id = store / OUTGOING / place.name, folder.relative_to(place).as_posix()
         try:
             make_shared(target.parent, store)
             place.rename(target)
+        except FileNotFoundError:  # another process took it
+            continue
         except OSError:
+            removed.kept.append(id)
             continue
         delete(target)
         if target.exists():  # for the next time
+            removed.kept.append(id)
             with contextlib.suppress(OSError):
                 target.rename(place)
         else:
-            gone.append(folder.relative_to(place).as_posix())
+            removed.runs.append(id)
     with contextlib.suppress(OSError):
         for path in (store / TRASH).iterdir():
             if is_older(path, oldest):  # a run may be about to move into a young one
                 delete(path)
         (store / TRASH).rmdir()
-    return gone
 
 
 def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
@@ -189,7 +191,7 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     """
     oldest = time.time() - grace_s
     if empties_trash:
-        removed.runs += _empty_trash(store, oldest)
+        _empty_trash(store, oldest, removed)
     sweep_folders(store, oldest)
     contents = [path for name in _SHARED for path in _contents(store / name, oldest)]
     named, removed.unreadable = _named_contents(store)

@@ -233,10 +233,13 @@ class FolderRun(Run):
         return {name: one for name, one in details.items() if isinstance(one, dict)}
 
     def odd_values(self) -> bytes:
+        path = self.folder / VALUES
         try:
-            return read_regular(self.folder / VALUES)
-        except OSError:
+            return read_regular(path)
+        except FileNotFoundError:
             return b""
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read ({error.strerror})") from error
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from runs.stores.store import Store
 from runs.sweeps.spec.definition import Definition
 
 __all__ = ["base_metric", "earlier_run", "objective_value", "resumed", "setting_text", "trial_launch"]
+
+_log = logging.getLogger(__name__)
 
 _STATISTICS = ("last", "min", "max", "mean")
 
@@ -101,13 +104,14 @@ def resumed(run: Run, definition: Definition) -> Launch | None:
         definition: The sweep, with its script where it lies on this machine.
 
     Returns:
-        None if the run has no state on this machine, or cannot be resumed.
+        None if the run has no state on this machine, or cannot be resumed, of which a warning gives the reason.
     """
     try:
         if not list(run.checkpoints):
             return None
         return dataclasses.replace(resume_launch(run, script=definition.path), cwd=Path(definition.cwd))
-    except (LaunchError, StoreError):
+    except (LaunchError, StoreError) as error:
+        _log.warning("run %s of the sweep is not resumed; its trial starts over: %s", run.id, error)
         return None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import types
 import zipfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
 from runs.rerun.states import states_of, with_folder
 from runs.stores.opening import open_store
+from runs.sweeps.study.trial_runs import resumed
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 
@@ -64,6 +66,13 @@ def test_run_goes_on_where_its_experiment_records_by_itself(write_run, tmp_path)
     environment = resume_launch(run).environment
     assert environment["SACRISTAN_RESUME"] == str(run.folder)
     assert "SACRISTAN_RECORD_TO" not in environment
+
+
+def test_trial_whose_run_cannot_be_resumed_starts_over_and_says_why(write_run, tmp_path, caplog):
+    definition = types.SimpleNamespace(path=tmp_path / "lab" / "exp.py", cwd=str(tmp_path))
+    run = write_run({"url": "postgresql://ann:***@db.lab/lab"})
+    assert resumed(run, definition) is None
+    assert "run 3 of the sweep is not resumed; its trial starts over: run 3 was recorded without" in caplog.text
 
 
 @pytest.mark.parametrize("parent", [{}, {"folder": "{tmp_path}/store/3", "parent": UID}])
