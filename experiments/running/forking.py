@@ -6,7 +6,6 @@ all that in the child. A child that returns from the function it was forked in e
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
@@ -137,6 +136,9 @@ def _end(error: BaseException | None) -> NoReturn:
         traceback.print_exception(error)
         code = 1
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+        try:
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception:
+            code = 120  # as Python does
     os._exit(code & 0xFF)

@@ -41,6 +41,7 @@ ENDS = [
     ("sys.exit", lambda run: sys.exit(3), 3),
     ("os._exit", lambda run: os._exit(4), 4),
     ("raises", lambda run: 1 / 0, 1),
+    ("cannot print", lambda run: (setattr(sys, "stdout", open("/dev/full", "w")), print("lost")), 120),
     ("is terminated", lambda run: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(60)), -15),
     ("is killed", lambda run: os.kill(os.getpid(), signal.SIGKILL), -9),
     ("flushes", lambda run: (run.flush(), run._emit_heartbeat()), 0),
@@ -61,7 +62,7 @@ def main(_run):
     print("the parent's output")
     return codes
 """
-NUM_ENDS = 8
+NUM_ENDS = 9
 
 
 def load(folder, name="run.json"):
