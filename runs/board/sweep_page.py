@@ -33,7 +33,8 @@ _MAX_PARAMETERS, _MAX_BEST = 40, 5
 
 def _sweeps(visit: Visit) -> Response:
     """Answer with the list of all sweeps."""
-    return visit.render("sweeps.html", sweeps=read_definitions(visit.store)[:_MAX_SWEEPS])
+    sweeps, problems = read_definitions(visit.store)
+    return visit.render("sweeps.html", sweeps=sweeps[:_MAX_SWEEPS], problems=problems)
 
 
 def _sweep(visit: Visit) -> Response:

@@ -41,20 +41,26 @@ class SeenSweep:
     status: Status
 
 
-def read_definitions(store: Store) -> list[Definition]:
-    """Return the definitions of the sweeps beside the runs of a store, the newest first.
+def read_definitions(store: Store) -> tuple[list[Definition], dict[str, str]]:
+    """Return the definitions of the sweeps beside the runs of a store, the newest first, and of others the errors.
 
     Args:
-        store: A folder or a database of runs. Sweeps that cannot be read are left out.
+        store: A folder or a database of runs.
+
+    Returns:
+        The definitions; by the ids of sweeps that cannot be read, why not.
 
     Raises:
         StoreError: If the store cannot be read.
     """
-    definitions = []
+    definitions, problems = [], {}
     for id in _place(store).ids():
-        with contextlib.suppress(SweepError), _home(store, id) as home:
-            definitions.append(home.definition())
-    return sorted(definitions, key=lambda definition: str(definition.created), reverse=True)
+        try:
+            with _home(store, id) as home:
+                definitions.append(home.definition())
+        except SweepError as error:
+            problems[id] = str(error)
+    return sorted(definitions, key=lambda definition: str(definition.created), reverse=True), problems
 
 
 class SweepReader:

@@ -115,6 +115,14 @@ def test_sweeps_are_listed(client_of, sweeps):
     assert EVIL not in text
 
 
+def test_sweep_that_cannot_be_read_is_listed_with_the_reason(client_of, tmp_path):
+    make_sweep(Place(tmp_path), num=0)
+    (tmp_path / "sweeps" / "first" / "sweep.json").write_text(f"{{{EVIL}")
+    text = client_of(tmp_path).get("/sweeps").text
+    assert "sweep.json: cannot be read (Expecting property name" in text
+    assert "There is no sweep" not in text
+
+
 def test_thinned_reports_keep_their_extremes_their_gaps_and_their_end(client_of, tmp_path):
     make_sweep(Place(tmp_path), num=2, reported=range(1_003))
     spike, gap = client_of(tmp_path).get("/sweep/data", params={"id": "first"}).json()["trials"]
@@ -226,7 +234,8 @@ def test_reading_writes_nothing(swept):
 
     before = digest()
     with open_store(swept) as store:
-        assert {one.id for one in read_definitions(store)} == {"first", "own", *ELSEWHERE}
+        definitions, problems = read_definitions(store)
+        assert ({one.id for one in definitions}, problems) == ({"first", "own", *ELSEWHERE}, {})
         reader = SweepReader()
         assert len(reader.read(store, "first").status.points) == 8
         # In a storage of its own, which lies beside the runs.
