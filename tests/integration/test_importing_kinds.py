@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ KINDS = {
     "mlflow": ("files", 4), "wandb": ("wandb", 2), "trackio": ("trackio", 2), "neptune": ("exports", 2),
     "dvclive": ("repo", 1), "hydra": ("hydra", 4),
 }  # fmt: skip
+HYDRA = ("config", "hydra", "overrides")
 PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard"}
 
 
@@ -135,7 +137,7 @@ def test_outputs_of_hydra_have_its_config_and_the_points_beside_once(unpacked, s
         assert (run.name, run.status) == ("train", "UNKNOWN")
         assert b"hello from the run" in run.read_output()[0]
         check_points(run, theirs["metrics"])
-        assert set(run.artifacts) == {f"files/.hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
+        assert set(run.artifacts) == {f"files/.hydra/{name}.yaml" for name in HYDRA}
 
 
 def test_metric_that_two_files_of_a_hydra_run_hold_is_imported_once(unpacked, store):
@@ -145,6 +147,60 @@ def test_metric_that_two_files_of_a_hydra_run_hold_is_imported_once(unpacked, st
     assert outcome.left_out == ("metrics.csv: 'train/loss', which another file has, too",)
     [run] = store
     assert (len(run.metric("train/loss")), points_of(run)["more"]) == (40, ([0], ["1.0"]))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_training_of_lightning_in_an_output_folder_of_hydra_is_one_run(unpacked, store):
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.demos.boring_classes import BoringModel
+    from lightning.pytorch.loggers import CSVLogger
+
+    class Net(BoringModel):
+        def __init__(self, lr, net):
+            super().__init__()
+            self.save_hyperparameters()
+
+        def training_step(self, batch, index):
+            loss = super().training_step(batch, index)
+            self.log("train/loss", loss["loss"])
+            return loss
+
+        def validation_step(self, batch, index):
+            self.log("val/loss", super().validation_step(batch, index)["x"])
+
+    path = unpacked("hydra") / "outputs" / "2026-01-01" / "12-30-00"
+    options = {
+        "accelerator": "cpu",
+        "log_every_n_steps": 2,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "limit_train_batches": 8,
+    }
+    for epochs in (3, 1):
+        trainer = lightning.Trainer(max_epochs=epochs, logger=CSVLogger(path), default_root_dir=path, **options)
+        trainer.fit(Net(0.5, {"width": 3}))
+        outcomes = list(import_foreign(path.parents[2], store))
+    [mine] = [outcome for outcome in outcomes if outcome.outcome == "completed"]
+    assert (len(outcomes), len(store), mine.place) == (4, 4, str(path))
+    assert mine.left_out == (
+        "lightning_logs/version_1/metrics.csv: 'epoch', 'train/loss', 'val/loss', which another file has, too",
+    )
+    run = store.get(mine.id)
+    with (path / "lightning_logs" / "version_0" / "metrics.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    theirs = {
+        name: [(float(row["step"]), repr(float(row[name]))) for row in rows if row[name]]
+        for name in ("epoch", "train/loss", "val/loss")
+    }
+    assert {name: list(zip(*points, strict=True)) for name, points in points_of(run).items()} == theirs
+    assert list(map(len, theirs.values())) == [15, 12, 3]
+    assert run.config == expected_of("hydra")[run["meta.comment"]]["config"]
+    assert run.info["hparams"] == {
+        f"lightning_logs/version_{number}/metrics.csv": {"lr": 0.5, "net": {"width": 3}} for number in (0, 1)
+    }
+    assert (run.name, set(run.artifacts)) == ("train", {f"files/.hydra/{name}.yaml" for name in HYDRA})
+    assert b"hello from the run" in run.read_output()[0]
 
 
 def test_runs_below_a_run_of_hydra_are_not_part_of_it(unpacked, store):
