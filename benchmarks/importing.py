@@ -8,7 +8,7 @@ The files of Comet, ClearML, Neptune, Trackio, DVCLive and Hydra are written wit
 "reader" is the lab's reader alone, "import" the whole `import_foreign` into a new folder of runs, and "own" the
 tracker's way to read all points of a metric. Each is the best of the rounds; the ratio is reader to own. W&B and
 ClearML have no reader of offline files, and Comet's reads no steps. With `--runs`, many runs of ten points are imported
-once, and their seconds, CPU and memory printed.
+twice, first new and then present; prints seconds, CPU, memory, and the time of a run at the beginning and at the end.
 """
 
 from __future__ import annotations
@@ -235,21 +235,32 @@ def rate(count: Callable[[], int], num_points: int, rounds: int) -> float:
 
 
 def import_many(num_runs: int) -> None:
-    """Import CSV files of ten points each, and print the time, the CPU and the peak of memory of this process."""
+    """Import CSV files of ten points each, twice, and print the time, the CPU and the peak of memory."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as place:
         text = "step,loss\n" + "".join(f"{step},{1 / (step + 1)}\n" for step in range(10))
         for number in range(num_runs):
             Path(folder, f"run{number:06}.csv").write_text(text)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        start, start_cpu = time.perf_counter(), time.process_time()
-        with open_store(place, create=True) as store:
-            num_new = sum(imported.outcome == "new" for imported in import_foreign(folder, store, "csv"))
-        seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    if num_new != num_runs:
-        raise SystemExit(f"imported {num_new} runs, expected {num_runs}")
+        for outcome in ("new", "present"):
+            _import_each(folder, place, outcome, num_runs)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{num_runs} runs in {seconds:.1f} s, {num_runs / seconds:,.0f} runs a second; {cpu:.1f} s of CPU")
     print(f"peak of memory {peak / 1024:,.0f} MiB, {before / 1024:,.0f} MiB before the import")
+
+
+def _import_each(folder: str, place: str, outcome: str, num_runs: int) -> None:
+    times, start_cpu = [time.perf_counter()], time.process_time()
+    with open_store(place, create=True) as store:
+        for imported in import_foreign(folder, store, "csv"):
+            if imported.outcome != outcome:
+                raise SystemExit(f"got {imported.outcome}, expected {outcome}: {imported.place}")
+            times.append(time.perf_counter())
+    seconds, cpu = times[-1] - times[0], time.process_time() - start_cpu
+    if len(times) != num_runs + 1:
+        raise SystemExit(f"imported {len(times) - 1} runs, expected {num_runs}")
+    print(f"{num_runs} runs {outcome} in {seconds:.1f} s, {num_runs / seconds:,.0f} runs a second; {cpu:.1f} s of CPU")
+    part = max(1, num_runs // 10)
+    first, last = times[part] - times[0], times[-1] - times[-part - 1]
+    print(f"a run of the first tenth takes {1e3 * first / part:.2f} ms, of the last {1e3 * last / part:.2f} ms")
 
 
 def main() -> None:

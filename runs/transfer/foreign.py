@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -82,11 +84,13 @@ def import_foreign(
     path = Path(path)
     reader = reader_for(path, kind)
     discarded = frozenset(run.uid for run in store.trash())
-    known = {run.uid for run in store.find(columns=["uid"])}  # asked once, as each question scans a folder of runs
     is_empty = True
-    for found in reader.find(path):
-        is_empty = False
-        yield _import(found, reader.KIND, store, tags, known, discarded, dry=dry)
+    with contextlib.ExitStack() as stack:
+        # One folder for all, as making and removing one takes longer than adding a run; none if all are there.
+        staging = functools.cache(lambda: stack.enter_context(store.staging()))
+        for found in reader.find(path):
+            is_empty = False
+            yield _import(found, reader.KIND, store, tags, discarded, None if dry else staging)
     if is_empty:
         raise ForeignError(f"{path} holds no runs of the kind {reader.KIND}")
 
@@ -96,11 +100,10 @@ def _import(
     kind: str,
     store: Store,
     tags: Collection[str],
-    known: set[str | None],
     discarded: Collection[str | None],
-    *,
-    dry: bool,
+    staging: Callable[[], Path] | None,
 ) -> ImportedRun:
+    """Import a run; without `staging`, write nothing."""
     if is_incomplete(Path(found.place)):
         return _failed(found, "its export was interrupted; export the run again, then import the result")
     try:
@@ -111,22 +114,24 @@ def _import(
     except OSError as error:
         return _failed(found, f"{error.filename}: {error.strerror}")
     uid = _uid(kind, found.key)
-    present = store.backend.run_of_uid(uid) if uid in known else None
-    if present is None and uid in discarded and not dry:
+    present = store.backend.run_of_uid(uid)
+    if present is None and uid in discarded and staging is not None:
         present = _restored(store, uid)
     if present is not None and mapping_of(present.document.get("imported")).get("digest") == digest:
         return ImportedRun(found.place, "present", present.id, run.num_points, tuple(run.left_out))
-    outcome: Literal["new", "completed"] = "new" if present is None else "completed"
-    if dry:
+    outcome: Literal["new", "completed", "present"] = "new" if present is None else "completed"
+    if staging is None:
         return ImportedRun(found.place, outcome, None, run.num_points, tuple(run.left_out))
     imported = {"kind": kind, "key": found.key, "source": found.place, "digest": digest}
-    with store.staging() as base:
-        staged = StagedImport(run, uid, imported, base / "1", tags, present).write()
-        if present is not None:
-            store.discard([present])
-        id = store.add(staged).run.id
-        known.add(uid)
-    return ImportedRun(found.place, outcome, id, run.num_points, staged.left_out)
+    folder = staging() / uid
+    staged = StagedImport(run, uid, imported, folder, tags, present).write()
+    if present is not None:
+        store.discard([present])
+    added = store.add(staged)
+    shutil.rmtree(folder, ignore_errors=True)  # unless it was moved
+    if not added.is_new:  # another process was faster
+        outcome = "present"
+    return ImportedRun(found.place, outcome, added.run.id, run.num_points, staged.left_out)
 
 
 def _restored(store: Store, uid: str) -> Run | None:

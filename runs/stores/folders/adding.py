@@ -18,12 +18,13 @@ __all__ = ["RELATIONS", "move_in"]
 RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 
 
-def move_in(staged: StagedRun, store: Path) -> str:
+def move_in(staged: StagedRun, store: Path, number: int) -> str:
     """Move a run into a folder of runs: first its contents, then the run, in one step.
 
     Args:
         staged: The run.
         store: The folder of runs, which the caller has claimed.
+        number: Its id there; the next free one if that is taken.
 
     Returns:
         The run's id there.
@@ -36,10 +37,10 @@ def move_in(staged: StagedRun, store: Path) -> str:
     for name in ("_sources", "_resources"):
         _move_contents(beside / name, store / name)
     _take_versions(staged, beside, store)
-    folder, number = make_numbered_folder(store)
+    folder, _ = make_numbered_folder(store, number)
     # Replaces an empty folder atomically.
     staged.folder.replace(folder)
-    return str(number)
+    return folder.name
 
 
 def _move_contents(source: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import NOTES, RUN
 from observers.record.stored_files import make_shared, share
 from runs.errors import StoreError, naming_os_errors
-from runs.query.filters import Condition, Filter, Question
+from runs.query.filters import Filter, Question
 from runs.query.index.folders import has_record, require_folder
 from runs.query.index.index import Index
 from runs.query.index.values import NOT_HELD
@@ -31,6 +31,7 @@ from runs.stores.folders.adding import move_in
 from runs.stores.folders.leftovers import INCOMING
 from runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
 from runs.stores.folders.run import FolderRun, version_of_points
+from runs.stores.folders.uids import Uids
 from runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class FolderBackend(Backend):
         self.where = str(where)
         require_folder(self.folder)
         self.index = Index(self.folder, is_read_only=is_read_only)
+        self._uids = Uids(self.index)
         self._is_read_only = is_read_only
         self._updated = -math.inf
 
@@ -110,10 +112,8 @@ class FolderBackend(Backend):
         return found
 
     def run_of_uid(self, uid: str) -> Run | None:
-        # A run keeps its uid, so new runs alone matter: an import asks for each run that it adds.
-        self.index.update(math.inf)
-        rows = self.index.answer(Question(Condition("uid", "==", uid), limit=1))
-        return self.store.get(rows[0]["name"]) if rows else None
+        id = self._uids.id_of(uid)
+        return None if id is None else self.store.get(id)
 
     def count(self, tree: Filter, limit: int | None) -> int:
         self._update(_FRESH_S)
@@ -264,7 +264,8 @@ class FolderBackend(Backend):
             present = self.run_of_uid(staged.uid)
             if present is not None:
                 return Copied(present, is_new=False)
-            id = move_in(staged, self.folder)
+            id = move_in(staged, self.folder, self._uids.next_number)
+            self._uids.add(staged.uid, id)
         return Copied(self.store.get(id), is_new=True, left_out=staged.left_out)
 
 
