@@ -21,7 +21,8 @@ __all__ = ["Shipper"]
 
 _log = logging.getLogger(__name__)
 
-_LONGEST_WAIT_S = 10.0
+# Between deliveries, and at most after failed ones.
+_INTERVAL_S, _LONGEST_WAIT_S = 1.0, 10.0
 
 
 class Shipper(threading.Thread):
@@ -32,7 +33,6 @@ class Shipper(threading.Thread):
             an unknown server, and when the server has logged the user out.
         whereabouts: Returns the run's folder, which may be moved.
         label: The destination in messages.
-        interval_s: Seconds between deliveries.
 
     Attributes:
         delivery: The delivery; None until it is created.
@@ -40,15 +40,12 @@ class Shipper(threading.Thread):
         has_delivered: Whether the server has ever accepted a delivery.
     """
 
-    def __init__(
-        self, connect: Callable[[], Delivery], whereabouts: Callable[[], Path], label: str, interval_s: float = 1.0
-    ) -> None:
+    def __init__(self, connect: Callable[[], Delivery], whereabouts: Callable[[], Path], label: str) -> None:
         super().__init__(name="sacristan-shipper", daemon=True)
         self.delivery: Delivery | None = None
         self._connect = connect
         self._whereabouts = whereabouts
         self.label = label
-        self.interval_s = interval_s
         self.attempted = threading.Event()
         self.has_delivered = False
         self._stopping = threading.Event()
@@ -58,12 +55,12 @@ class Shipper(threading.Thread):
 
     def run(self) -> None:
         """Deliver until `stop`."""
-        wait_s = self.interval_s
+        wait_s = _INTERVAL_S
         while True:
             stopping = self._stopping.is_set()
             delivered = self._try(last=stopping)
             self.attempted.set()
-            wait_s = self.interval_s if delivered else min(2 * wait_s, _LONGEST_WAIT_S)
+            wait_s = _INTERVAL_S if delivered else min(2 * wait_s, _LONGEST_WAIT_S)
             if not stopping:
                 self._stopping.wait(wait_s)
                 continue

@@ -92,24 +92,23 @@ def preview_of(content: Content) -> Preview:
     return Preview("text", text, is_cut=is_cut)
 
 
-def read_text(content: Content, most: int = _MAX_BYTES) -> tuple[str | None, bool]:
+def read_text(content: Content) -> tuple[str | None, bool]:
     """Return the beginning of a text, and whether there is more; None if it is no text.
 
     Args:
         content: The file.
-        most: The maximum number of bytes.
 
     Raises:
         StoreError: If it cannot be read.
     """
     with content.open() as stream:
         try:
-            data = stream.read(most + 1)
+            data = stream.read(_MAX_BYTES + 1)
         except OSError as error:
             raise StoreError(f"{content.name!r} cannot be read ({error.strerror})") from error
     if b"\0" in data[:8192]:
         return None, False
-    return data[:most].decode("utf-8", "replace"), len(data) > most
+    return data[:_MAX_BYTES].decode("utf-8", "replace"), len(data) > _MAX_BYTES
 
 
 def _indented(text: str) -> str:

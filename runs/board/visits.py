@@ -99,14 +99,9 @@ class Visit:
     request: Request
     form: Mapping[str, list[str]]
 
-    def asked(self, name: str, default: str = "") -> str:
-        """Return a parameter of the URL.
-
-        Args:
-            name: The parameter.
-            default: Its value if the URL lacks it.
-        """
-        return self.request.query_params.get(name, default)
+    def asked(self, name: str) -> str:
+        """Return a parameter of the URL; an empty text if the URL lacks it."""
+        return self.request.query_params.get(name, "")
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
         """Return a parameter of the URL that is a whole number.

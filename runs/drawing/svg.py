@@ -19,6 +19,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 26, 36
 _LINE = 16  # pixels of a line of the legend
 _MOST_IN_LEGEND = 12
 _DASHES = ("", "6 3", "2 2", "8 3 2 3")
+_SPARKLINE = 120, 24  # width and height in pixels
 _FONT = "font:12px system-ui,sans-serif"
 
 
@@ -32,16 +33,16 @@ def color_of(number: int) -> str:
     return "currentColor" if color == "#000000" else color
 
 
-def sparkline(curve: Curve, width: int = 120, height: int = 24) -> Markup:
+def sparkline(curve: Curve) -> Markup:
     """Draw a curve as small as a word, without axes.
 
     Args:
         curve: The curve; its label is the accessible name.
-        width, height: Size in pixels.
 
     Returns:
         An SVG element; empty if no value is finite.
     """
+    width, height = _SPARKLINE
     drawn = thin(curve, 2 * width)
     frame = _Frame.of([drawn], "", False, (1.0, width - 1.0), (height - 2.0, 2.0))
     if frame is None:

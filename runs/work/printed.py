@@ -9,7 +9,7 @@ from typing import IO
 
 __all__ = ["Printed", "printed_lines"]
 
-_MOST_BYTES = 4096
+_MOST_LINES, _MOST_BYTES = 20, 4096
 
 
 class Printed(contextlib.AbstractContextManager["Printed"]):
@@ -38,13 +38,12 @@ class Printed(contextlib.AbstractContextManager["Printed"]):
             self._stream.close()
 
 
-def printed_lines(file: Path | int, start: int, most: int = 20) -> list[str]:
+def printed_lines(file: Path | int, start: int) -> list[str]:
     """Return the last lines with text in a file; none of a terminal or a file that cannot be read.
 
     Args:
         file: Its path or descriptor.
         start: Position in bytes; what stands before it is not read.
-        most: How many lines at most, within the last 4096 bytes.
     """
     try:
         if isinstance(file, Path) and not file.is_file():
@@ -54,4 +53,4 @@ def printed_lines(file: Path | int, start: int, most: int = 20) -> list[str]:
             lines = stream.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    return [line for line in lines if line.strip()][-most:]
+    return [line for line in lines if line.strip()][-_MOST_LINES:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import number
@@ -120,7 +120,6 @@ def find_chosen(
     arguments: argparse.Namespace,
     columns: Sequence[str],
     limit: int | None = None,
-    also: Sequence[Mapping[str, Any]] = (),
 ) -> list[Run]:
     """Return the runs that match the options; a damaged one hides no others, see `Run.listed`.
 
@@ -129,12 +128,11 @@ def find_chosen(
         arguments: The parsed arguments of a command with `add_conditions`, or with `add_selection` for an order.
         columns: Fields to fetch along.
         limit: The maximum number of runs.
-        also: Further filters.
 
     Raises:
         FilterError: If an option is invalid.
     """
-    runs = store.find([*conditions_in(arguments), *also], getattr(arguments, "sort", "-start"), limit, columns)
+    runs = store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
     for run in runs:
         run.is_listed = True
     return runs
