@@ -104,8 +104,10 @@ def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
     """Take the column of steps out, and return the step of each row; its number where a row has none."""
     step_name = next((name for name in STEPS if name in columns), None)
     rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
+    if len(rows) == num_rows:
+        return as_steps(values)
     known = dict(zip(rows, values, strict=True))
-    return as_steps(values if len(rows) == num_rows else [known.get(row, row) for row in range(num_rows)])
+    return as_steps([known.get(row, row) for row in range(num_rows)])
 
 
 def _take_times(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
@@ -143,7 +145,8 @@ def table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
 def _table_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column], int]:
     names, lines = _table(path, left_out)
     columns = {}
-    for name, cells in zip(names, zip(*lines, strict=True), strict=False):
+    for number, name in enumerate(names if lines else ()):
+        cells = [line[number] for line in lines]  # zip would make an iterator for each line
         column = _Column([*range(len(lines))], numbers) if (numbers := _numbers(cells)) else _parsed(cells)
         if name and column.rows:
             columns[name] = column

@@ -12,6 +12,7 @@ when it is read, so that it hides no others; a part that cannot be read is left 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from array import array
@@ -190,11 +191,14 @@ def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
     """
     if isinstance(steps, np.ndarray) and steps.dtype == np.int64:
         return steps
+    if {*map(type, steps)} == {int}:
+        with contextlib.suppress(OverflowError):
+            return np.asarray(steps, np.int64)
     try:
         floats = np.asarray(steps, np.float64)
     except (TypeError, ValueError) as error:
         raise ForeignError(f"got a step that is no number ({error})") from error
-    if {*map(type, steps)} == {int} or all(type(step) is int or float(step).is_integer() for step in steps):
+    if all(type(step) is int or float(step).is_integer() for step in steps):
         try:
             return np.asarray([int(step) for step in steps], np.int64)
         except OverflowError:
@@ -208,12 +212,9 @@ def parse_value(text: str) -> Any:
     Args:
         text: The text.
     """
-    words = {"true": True, "false": False, "none": None, "null": None}
-    if text.strip().lower() in words:
-        return words[text.strip().lower()]
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return {"true": True, "false": False, "none": None, "null": None}.get(text.strip().lower(), text)
