@@ -74,6 +74,8 @@ class _Export:
 def main(arguments: argparse.Namespace) -> int:
     """Write the archive, the table, or the runs of a tracker."""
     format = _format_of(arguments)
+    _check_place(arguments.output, format)
+    _check_options(arguments, format)
     output = arguments.output if format in _TRACKERS else output_of(arguments)
     columns = names_in(arguments.columns) if arguments.columns else None
     export = _Export(format, output, columns, arguments.metrics)
@@ -94,16 +96,25 @@ def _place(text: str) -> Path | str:
 
 
 def _format_of(arguments: argparse.Namespace) -> str:
+    """Return the format that was asked for, or the one of the file's suffix; a ZIP archive by default."""
     suffix = arguments.output.suffix.removeprefix(".").lower() if isinstance(arguments.output, Path) else ""
-    format = arguments.format or (suffix if suffix in _FORMATS else "zip")
-    if arguments.output is None and format in (*_ARCHIVES, "parquet"):
+    return arguments.format or (suffix if suffix in _FORMATS else "zip")
+
+
+def _check_place(output: Path | str | None, format: str) -> None:
+    """Reject a file, folder or address that the format cannot be written to."""
+    if output is None and format in (*_ARCHIVES, "parquet"):
         raise RunsError(f"export: got no file, expected -o FILE.{'zip' if format == 'rocrate' else format}")
-    if arguments.output is None and format in _TRACKERS:
+    if output is None and format in _TRACKERS:
         raise RunsError(f"export: got no place for {format}, expected -o FOLDER, or for mlflow the address of a server")
-    if isinstance(arguments.output, str) and format != "mlflow":
+    if isinstance(output, str) and format != "mlflow":
         raise RunsError(
-            f"export: got the address {hide_passwords(arguments.output)}, expected a file; only mlflow takes an address"
+            f"export: got the address {hide_passwords(output)}, expected a file; only mlflow takes an address"
         )
+
+
+def _check_options(arguments: argparse.Namespace, format: str) -> None:
+    """Reject options that do not fit the format or each other."""
     if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     if arguments.hide and not arguments.anonymous:
@@ -113,7 +124,6 @@ def _format_of(arguments: argparse.Namespace) -> str:
             f"export: got --anonymous and the address {hide_passwords(arguments.output)}, expected a folder, all of "
             "which can be searched"
         )
-    return format
 
 
 def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:

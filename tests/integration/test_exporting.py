@@ -241,6 +241,9 @@ def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(kin
         (["--format", "tensorboard", "-o", "http://h"], "got the address http://h, expected a file"),
         (["--format", "mlflow", "-o", "{store}/1/run.json"], "is no folder that MLflow still writes to"),
         (["--format", "mlflow", "-o", "x", "--metrics", "a"], "add --format csv"),
+        (["--format", "rocrate"], "got no file, expected -o FILE.zip"),
+        (["--format", "parquet"], "got no file, expected -o FILE.parquet"),
+        (["-o", "x.csv", "--hide", "ann"], "got --hide without --anonymous, expected both"),
     ],
 )
 def test_places_that_make_no_sense_are_refused(words, message, store, capsys):
