@@ -25,7 +25,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]
-        with open_place(arguments.to, create=True) as target:
+        # Each copy would make and remove the folder for prepared runs, and the next one list the store again.
+        with open_place(arguments.to, create=True) as target, target.staging():
             copied = [copy(run, target) for run in chosen]
             print_copied(copied, [run.id for run in chosen], in_json=arguments.json)
     return 0

@@ -1,4 +1,4 @@
-"""Imports of many runs: each costs as much as the first, and what others do to the store meanwhile is seen."""
+"""Imports and copies of many runs: each costs as much as the first, and sees what others do to the store meanwhile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from statistics import median
 
 import pytest
 
+from runs.__main__ import main
+from runs.query.index import scanning
 from runs.stores.opening import open_store
 from runs.transfer.foreign import import_foreign
 
@@ -106,6 +108,17 @@ def test_what_others_remove_and_bring_back_during_an_import_is_seen(tables, stor
     assert new.id == before[4].id  # which was removed
     assert [run.outcome for run in again] == ["new", "present", "present", "new"]
     assert len({run.uid for run in ours}) == len(ours) == 6
+
+
+def test_copies_do_not_list_the_store_for_each_run(tables, stores, tmp_path, monkeypatch):
+    [*_] = import_foreign(tables(30), stores[0])
+    scan, listed = scanning.scan, []
+    monkeypatch.setattr(scanning, "scan", lambda store, known: listed.append(store) or scan(store, known))
+    target = tmp_path / "copies"
+    assert main(["--store", stores[0].where, "copy", *map(str, range(1, 31)), "--to", str(target)]) == 0
+    assert len([*target.glob("*/run.json")]) == 30
+    assert not (target / ".taking").exists()
+    assert listed.count(target) < 10
 
 
 @pytest.mark.parametrize("where", ["folder", "database"])
