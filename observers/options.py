@@ -1,10 +1,11 @@
-"""The options `-F`, `-m`, `-T`, `-E`, `-R` and `-A` of an experiment's command line, with Sacred's forms."""
+"""The options `-F`, `-m`, `-T`, `-E`, `-R`, `-A` and `-e` of an experiment's command line, with Sacred's forms."""
 
 from __future__ import annotations
 
 import fnmatch
 import logging
 import os
+from pathlib import Path
 from typing import Any
 
 from configs.importing import import_sacred
@@ -19,6 +20,7 @@ from observers.record.redaction import is_secret_name, redact
 
 __all__ = [
     "anonymous_option",
+    "clean_option",
     "environment_option",
     "file_option",
     "mongo_option",
@@ -27,6 +29,8 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_MOST_NAMES = 5  # in a message
 
 
 @cli_option("-F", "--file_storage")
@@ -80,3 +84,18 @@ def reads_option(args: bool, run: Any) -> None:
 @cli_option("-A", "--anonymous", is_flag=True)
 def anonymous_option(args: bool, run: Any) -> None:
     """Record the name of neither the user nor the machine."""
+
+
+@cli_option("-e", "--enforce_clean", is_flag=True)
+def clean_option(args: bool, run: Any) -> None:
+    """Reject the run if its git repository has changes, or if a source of the run is new, and not committed."""
+    from observers.provenance.sources_and_git import uncommitted_files
+
+    info = run.experiment_info
+    base = Path(info["base_dir"])
+    names = uncommitted_files(base / (info["mainfile"] or "."), [base / name for name, _ in info["sources"]])
+    if names is None:
+        raise RuntimeError(f"-e: {base} is in no git repository with a commit; commit the sources, or leave out -e")
+    if names:
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise RuntimeError(f"-e: not committed: {', '.join(names[:_MOST_NAMES])}{more}; commit them, or leave out -e")

@@ -11,7 +11,7 @@ from typing import Any
 
 import sacred
 from sacred.arg_parser import get_config_updates
-from sacred.commandline_options import CLIOption, enforce_clean_option
+from sacred.commandline_options import CLIOption
 from sacred.observers import SlackObserver, TelegramObserver
 
 from configs import to_plain
@@ -37,7 +37,7 @@ from ingredients.errors import ConfigError
 from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World, world_of
 from observers.file.observer import FileObserver
-from observers.options import environment_option, file_option, mongo_option, tensorboard_option
+from observers.options import clean_option, environment_option, file_option, mongo_option, tensorboard_option
 from observers.record.identity import CHECK_VARIABLE
 from observers.record.redaction import redact
 from observers.tensorboard.tensorboard_observer import TensorBoardObserver
@@ -47,7 +47,7 @@ __all__ = ["Launcher"]
 # Options that are applied last, once a run has passed its checks, and are recorded without secrets.
 _OBSERVING: dict[str, CLIOption] = {
     option.get_flag(): option
-    for option in (file_option, mongo_option, tensorboard_option, environment_option, enforce_clean_option)
+    for option in (file_option, mongo_option, tensorboard_option, environment_option, clean_option)
 }
 
 # Observers that tell or draw; a run that only they observe is recorded as if there were none.

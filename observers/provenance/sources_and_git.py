@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,26 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
         return _with_content(summary)
     _last = lab, summary
     return None if summary is None else summary[0]
+
+
+def uncommitted_files(path: Path, sources: Iterable[Path]) -> list[str] | None:
+    """Return the files of a repository that differ from its commit.
+
+    Args:
+        path: A file or folder in the repository.
+        sources: New files that count; others do not, such as the record of a run.
+
+    Returns:
+        Names relative to the root; None outside a repository, or without a commit.
+    """
+    head = _head(path if path.is_dir() else path.parent)
+    if head is None or head[1] is None:
+        return None
+    root = Path(head[0])
+    status = _git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all") or ""
+    new = {os.path.realpath(source) for source in sources}
+    entries = [(entry[:2], entry[3:]) for entry in status.split("\0") if entry]
+    return [name for kind, name in entries if kind != "??" or os.path.realpath(root / name) in new]
 
 
 def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
@@ -141,6 +142,33 @@ def test_variables_that_an_option_names_are_recorded_without_secrets(tmp_path, m
     hidden = "-E: not recorded, because they hold secrets, or their names suggest it: LAB_TOKEN"
     assert hidden in caplog.messages
     assert "hidden" not in (tmp_path / "runs" / "1" / "run.json").read_text()
+
+
+def test_enforce_clean_rejects_a_run_whose_sources_are_not_committed(tmp_path, start):
+    body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(): return 1\n"
+
+    def rejected():
+        recorded = start(tmp_path, body, "--enforce_clean")
+        assert recorded.process.wait(60) == 1
+        return recorded.err.read_text()
+
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    assert (
+        rejected()
+        == f"error: -e: {tmp_path} is in no git repository with a commit; commit the sources, or leave out -e\n"
+    )
+    script = tmp_path / "recorded.py"
+    git("init")
+    git("add", "recorded.py")
+    git("-c", "user.name=Ada", "-c", "user.email=", "commit", "-m", "first")
+    for _ in range(2):  # the record of the first is no change
+        start(tmp_path, body, "-e").finish()
+    (tmp_path / "new.py").touch()
+    script.write_text("import new\n" + script.read_text())
+    assert rejected() == "error: -e: not committed: recorded.py, new.py; commit them, or leave out -e\n"
+    assert len(list((tmp_path / "runs").glob("[0-9]*"))) == 2
 
 
 def test_addresses_of_notifications_are_not_recorded(tmp_path, monkeypatch):
