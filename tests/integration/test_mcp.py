@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bson
@@ -63,7 +64,9 @@ def ask(tmp_path):
                     results.append(await client.call_tool(name, words))
                 return tools, results
 
-        tools, results = asyncio.run(asyncio.wait_for(talk(), 120))
+        # A thread has no event loop yet; in the main thread, a browser that another test started runs one.
+        with ThreadPoolExecutor(1) as thread:
+            tools, results = thread.submit(asyncio.run, asyncio.wait_for(talk(), 120)).result()
         return tools, [answer_of(result) for result in results]
 
     return run
