@@ -246,6 +246,7 @@ UNUSUAL = {
     "Imported": {"left_out"},
     "PlannedReproduction": {"commit", "notes", "num_sources"},
     "PlottedCurve": {"own_from"},
+    "RemovedRuns": {"kept"},
     "Reproduced": {"reasons"},
     "ShownRun": {
         *("checkpoints", "children", "lease", "queue_time", "revision", "sessions", "states_folder", "warnings"),
