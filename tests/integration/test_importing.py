@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -411,6 +414,9 @@ def test_import_killed_between_discarding_a_run_and_adding_its_successor_keeps_t
     assert (run.tags, run.note, len(run.metric("loss"))) == (["mine"], "good", 2)
 
 
+NO_LINK = "a link, which is not followed; put a copy in its place"
+
+
 @pytest.mark.parametrize("how", ["address", "link"])
 def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, store, tmp_path):
     path = unpack("mlflow", tmp_path) / "files"
@@ -425,9 +431,10 @@ def test_artifacts_of_mlflow_come_from_the_folder_of_the_run_alone(how, store, t
     text = meta.read_text()
     address = re.search("artifact_uri: (.*)", text)[1]
     meta.write_text(text.replace(address, secrets.as_uri()))
-    take(path, store)
+    outcomes = {run.place: run.left_out for run in take(path, store)}
     [run] = [run for run in store if run["meta.comment"] == "parent"]
     assert list(run.artifacts) == []
+    assert outcomes[str(folder)] == ((f"artifacts: {NO_LINK}",) if how == "link" else ())
 
 
 def test_links_in_a_store_of_mlflow_that_lead_out_of_it_are_not_followed(store, tmp_path):
@@ -439,9 +446,112 @@ def test_links_in_a_store_of_mlflow_that_lead_out_of_it_are_not_followed(store, 
     [parent] = [run for run in runs if (run / "metrics" / "odd").exists()]
     shutil.move(parent / "metrics", outside / "metrics")
     (parent / "metrics").symlink_to(outside / "metrics")
-    outcomes = {run.place: run.num_points for run in take(path, store)}
+    outcomes = {run.place: run for run in take(path, store)}
     assert str(runs[0]) not in outcomes
-    assert outcomes[str(parent)] == 0
+    assert (outcomes[str(parent)].num_points, outcomes[str(parent)].left_out) == (0, (f"metrics: {NO_LINK}",))
+
+
+@pytest.mark.parametrize("kind", ["mlflow", pytest.param("wandb", marks=pytest.mark.slow)])
+def test_link_to_another_file_of_the_run_is_that_file_and_others_are_reported(kind, store, tmp_path):
+    if kind == "wandb":
+        pytest.importorskip("wandb")
+    path = unpack(kind, tmp_path) / {"mlflow": "files", "wandb": "wandb"}[kind]
+    folders = path.rglob({"mlflow": "artifacts", "wandb": "files"}[kind])
+    files = max(sorted(folders), key=lambda folder: len(list(folder.iterdir())))
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key").write_text("secret")
+    (files / "last.ckpt").write_text("weights")
+    (files / "sub").mkdir()
+    for name, target in {
+        "best.ckpt": "last.ckpt",
+        "sub/up.ckpt": "../last.ckpt",
+        "gone": "nothing",
+        "key": tmp_path / "outside" / "key",
+        "more": tmp_path / "outside",
+        "sub/again": "..",
+    }.items():
+        (files / name).symlink_to(target)
+    [outcome] = [each for each in take(path, store) if Path(each.place) in files.parents]
+    run = store.get(outcome.id)
+    names = ("best.ckpt", "last.ckpt", "sub/up.ckpt")
+    assert {run.artifacts[f"files/{name}"].read() for name in names} == {b"weights"}
+    left = [f"file {name!r}: a link that leads to no file" for name in ("gone", "key", "more", "sub/again")]
+    assert sorted(each.partition(" in its")[0] for each in outcome.left_out if "a link" in each) == left
+    assert not [name for name in run.artifacts if name.endswith(("key", "gone"))]
+
+
+def test_artifacts_of_mlflow_are_found_from_a_folder_below_the_store(store, tmp_path, monkeypatch):
+    path = unpack("mlflow", tmp_path)
+    (path / "below").mkdir()
+    monkeypatch.chdir(path / "below")
+    take(Path("../mlflow.db"), store)
+    assert {name for run in store for name in run.artifacts} == {"files/config.json", "files/notes/a.txt"}
+
+
+@pytest.mark.parametrize(
+    ("address", "folder", "is_found"),
+    [
+        ("file:///gone/mlruns/7/KEY/artifacts", "mlruns/7/KEY/artifacts", True),
+        ("/gone/7/KEY/artifacts", "7/KEY/artifacts", True),
+        ("file:///gone/two%20words/KEY/artifacts", "two words/KEY/artifacts", True),
+        ("mlflow-artifacts:/7/KEY/artifacts", "mlartifacts/7/KEY/artifacts", True),
+        ("s3://bucket/7/KEY/artifacts", "7/KEY/artifacts", False),
+        ("BASE/KEY/../secrets/artifacts", "secrets/artifacts", False),
+        ("BASE/secrets/KEY", "secrets/KEY", False),
+    ],
+)
+def test_artifacts_of_mlflow_are_found_after_a_move_and_nothing_else_is(address, folder, is_found, store, tmp_path):
+    path = unpack("mlflow", tmp_path)
+    shutil.rmtree(path / "mlruns")
+    with contextlib.closing(sqlite3.connect(path / "mlflow.db")) as database:
+        [(key,)] = database.execute("SELECT run_uuid FROM runs WHERE name = 'parent'")
+        address = address.replace("KEY", key).replace("BASE", str(path))
+        database.execute("UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", (address, key))
+        database.commit()
+    (path / key).mkdir()
+    folder = path / folder.replace("KEY", key)
+    folder.mkdir(parents=True)
+    (folder / "weights").write_text("weights")
+    outcomes = {run.id: run.left_out for run in take(path / "mlflow.db", store)}
+    [run] = [run for run in store if run["meta.comment"] == "parent"]
+    assert list(run.artifacts) == (["files/weights"] if is_found else [])
+    assert outcomes[run.id] == ((f"artifacts are at {address}, and stay there",) if address[:2] == "s3" else ())
+
+
+def test_damaged_meta_files_of_mlflow_are_reported(store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "files"
+    [folder] = [each.parents[1] for each in path.glob("*/*/metrics/odd")]
+    shutil.move(folder.parent / "meta.yaml", tmp_path / "meta.yaml")
+    (folder.parent / "meta.yaml").symlink_to(tmp_path / "meta.yaml")
+    meta = folder / "meta.yaml"
+    meta.write_text(re.sub("^status:.*\n", "", meta.read_text(), flags=re.M))
+    outcomes = {run.place: run for run in take(path, store)}
+    assert outcomes[str(folder)].left_out == (
+        f"{folder.parent.name}/meta.yaml: a link that leads out of its folder",
+        "meta.yaml: it is cut off, and does not say how the run ended",
+    )
+    run = store.get(outcomes[str(folder)].id)
+    assert (run.name, run.status, run.config["lr"]) == ("mlflow", "UNKNOWN", 0.1)
+
+
+@pytest.mark.parametrize("table", ["metrics", "runs"])
+def test_database_of_mlflow_with_a_damaged_page_gives_what_it_has(table, store, tmp_path):
+    path = unpack("mlflow", tmp_path) / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        [(size,)] = database.execute("PRAGMA page_size")
+        [(root,)] = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+    with path.open("r+b") as stream:
+        stream.seek((root - 1) * size)
+        stream.write(b"\xff" * size)
+    if table == "runs":
+        with pytest.raises(ForeignError, match=r"mlflow\.db: it cannot be read \(database disk image is malformed\)"):
+            take(path, store)
+        return
+    outcomes = {run.id: run for run in take(path, store)}
+    assert {run.outcome for run in outcomes.values()} == {"new"}
+    [parent] = [run for run in store if run["meta.comment"] == "parent"]
+    assert outcomes[parent.id].left_out == ("metrics after row 0 (database disk image is malformed)",)
+    assert (parent.config["lr"], list(parent.artifacts)) == (0.1, ["files/config.json", "files/notes/a.txt"])
 
 
 def test_dry_import_creates_no_store(tmp_path, capsys):

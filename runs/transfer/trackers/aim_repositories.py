@@ -89,19 +89,22 @@ def _read(repository: Any, hash: str, source: Path, copy: Path) -> ForeignRun:
 
     if not _HASH.fullmatch(hash):
         raise ForeignError(f"got the hash {hash!r}, expected letters and digits")
+    left_out: list[str] = []
     for kind in _CHUNKS:
         try:
             folder = file_inside(source, f"{kind}/{hash}")
         except ValueError as error:
             raise ForeignError(str(error)) from error
-        for name, file in files_below(folder):
+        for name, file in files_below(folder, left_out):
             (copy / kind / hash / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy / kind / hash / name)
     if not (copy / _CHUNKS[0] / hash).is_dir():
         raise ForeignError("it has no data in the repository")
     # Aim itself shows a damaged run as an empty one.
     repository.request_tree("meta", hash, read_only=True).collect()
-    return _Reading(Run(hash, repo=repository, read_only=True)).read()
+    run = _Reading(Run(hash, repo=repository, read_only=True)).read()
+    run.left_out += left_out
+    return run
 
 
 class _Reading:

@@ -80,7 +80,7 @@ class _Reading:
         run = self.run
         run.config = _entries(run, self.folder / _PARAMETERS, yaml.safe_load)
         summary = _entries(run, self.folder / _SUMMARY, parse_json)
-        for name, path in files_below(self.folder):
+        for name, path in files_below(self.folder, run.left_out):
             self._take_file(name, path, summary.get("step"))
         run.curves = self.points.curves()
         names = {curve.name for curve in run.curves}

@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,6 +39,9 @@ _STATUSES = {
 _NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 # Folders of a run, and of nothing else.
 _PARTS = ("metrics", "params")
+# Schemes of addresses of artifacts that may lie beside the store.
+_LOCAL = ("", "file", "mlflow-artifacts")
+_LINK = "a link, which is not followed; put a copy in its place"
 # By metric: (step, value, milliseconds since 1970).
 _Points = dict[str, list[tuple[Any, float, int]]]
 
@@ -154,16 +157,14 @@ def _read_folder(folder: Path) -> ForeignRun:
     if meta.get("status") is None:
         left_out.append("meta.yaml: it is cut off, and does not say how the run ended")
     name = experiment.get("name")
-    tags, params = ({each: _text(path) for each, path in _files(folder, kind)} for kind in ("tags", "params"))
-    points = {each: _points(path, left_out) for each, path in _files(folder, "metrics")}
+    tags, params = ({each: _text(path) for each, path in _files(folder, kind, left_out)} for kind in ("tags", "params"))
+    points = {each: _points(path, left_out) for each, path in _files(folder, "metrics", left_out)}
     run = _made(meta.get("status"), str(name or "mlflow"), tags, params, {k: v for k, v in points.items() if v})
     run.left_out += left_out
     run.title = run.title or str(meta.get("run_name") or "")
     run.started, run.stopped = _seconds(meta.get("start_time")), _seconds(meta.get("end_time"))
-    own = folder / "artifacts"
-    is_own = own.is_dir() and not own.is_symlink()
-    address = meta.get("artifact_uri")
-    _take_artifacts(run, own if is_own else _artifact_folder(address, folder.parent.parent, folder.name))
+    base = folder.parent.parent
+    _take_artifacts(run, _artifact_folder(meta.get("artifact_uri"), base, folder.name, folder / "artifacts"))
     return run
 
 
@@ -182,8 +183,11 @@ def _meta(folder: Path, left_out: list[str]) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _files(folder: Path, kind: str) -> Iterator[tuple[str, Path]]:
-    return files_below(folder / kind) if is_inside(folder, folder / kind) else iter(())
+def _files(folder: Path, kind: str, left_out: list[str]) -> Iterator[tuple[str, Path]]:
+    if is_inside(folder, folder / kind):
+        yield from files_below(folder / kind, left_out)
+    else:
+        left_out.append(f"{kind}: {_LINK}")
 
 
 def _text(path: Path) -> str:
@@ -213,28 +217,31 @@ def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
 # ---------------------------------------------------------------------- artifacts
 
 
-def _artifact_folder(address: Any, base: Path, key: str) -> Path | str:
+def _artifact_folder(address: Any, base: Path, key: str, *own: Path) -> Path | str:
     """Return the folder of a run's artifacts, also after the store was moved; or a sentence.
 
     No other folder is taken than one of this run, such as one that a hostile store names.
     """
     parts = urlsplit(str(address or ""))
-    if not address:
-        return ""
-    if parts.scheme in ("", "file"):
-        folder = Path(unquote(parts.path))
-        moved = base.joinpath(*folder.parts[-4:])
-        candidates: Iterable[Path] = (folder, moved, base.joinpath(*folder.parts[-3:]))
+    folder = Path(unquote(parts.path))
+    candidates = list(own)
+    if ".." in folder.parts:
+        pass
+    elif parts.scheme in ("", "file"):
+        candidates += [folder, base.joinpath(*folder.parts[-4:]), base.joinpath(*folder.parts[-3:])]
     elif parts.scheme == "mlflow-artifacts":
-        candidates = (base / "mlartifacts" / unquote(parts.path).lstrip("/"),)
-    else:
-        return f"artifacts are at {address}, and stay there"
-    named = (each for each in candidates if each.name == "artifacts" and key in each.parts and ".." not in each.parts)
-    return next((each for each in named if each.is_dir() and not each.is_symlink()), "")
+        candidates.append(base / "mlartifacts" / unquote(parts.path).lstrip("/"))
+    named = [each for each in candidates if each.name == "artifacts" and key in each.parts]
+    for each in named:
+        if each.is_dir() and not each.is_symlink():
+            return each
+    if any(each.is_symlink() for each in named):
+        return f"artifacts: {_LINK}"
+    return "" if parts.scheme in _LOCAL else f"artifacts are at {address}, and stay there"
 
 
 def _take_artifacts(run: ForeignRun, folder: Path | str) -> None:
     if isinstance(folder, Path):
-        run.artifacts = dict(files_below(folder))
+        run.artifacts = dict(files_below(folder, run.left_out))
     elif folder:
         run.left_out.append(folder)

@@ -211,7 +211,7 @@ class _Reading:
         if path is None:
             self.run.left_out.append(f"file {name!r}: expected in {self._roots[0]}, which has no such file")
         elif path.is_dir():
-            self.run.artifacts |= {f"{name}/{inner}": each for inner, each in files_below(path)}
+            self.run.artifacts |= {f"{name}/{inner}": each for inner, each in files_below(path, self.run.left_out)}
         else:
             self.run.artifacts[name if name.endswith(path.suffix) else name + path.suffix] = path
 

@@ -38,18 +38,23 @@ def is_incomplete(path: Path) -> bool:
     return any(part.startswith(".") and part.endswith(INCOMPLETE) for part in path.parts)
 
 
-def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the regular files below a folder by their names, which may have slashes; links are skipped.
+def files_below(folder: Path, left_out: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the regular files below a folder by their names, which may have slashes.
 
     Args:
         folder: The folder.
+        left_out: Receives a sentence for each link, but for one to a file of the folder.
     """
     for where, folders, names in os.walk(folder):
         folders.sort()
-        for name in sorted(names):
+        links = [name for name in folders if Path(where, name).is_symlink()]
+        for name in sorted([*names, *links]):
             path = Path(where, name)
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(folder).as_posix(), path
+            shown = path.relative_to(folder).as_posix()
+            if path.is_symlink() and not (path.is_file() and is_inside(folder, path)):
+                left_out.append(f"file {shown!r}: a link that leads to no file in its folder; put a copy in its place")
+            elif path.is_file():
+                yield shown, path
 
 
 def file_inside(folder: Path, name: str) -> Path:

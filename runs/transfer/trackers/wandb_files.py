@@ -247,7 +247,8 @@ class _Reading:
         return file_inside(self._files, str(value["path"]))
 
     def _keep_files(self) -> None:
-        self._run.artifacts |= {name: path for name, path in files_below(self._files) if name not in self._used}
+        files = files_below(self._files, self._run.left_out)
+        self._run.artifacts |= {name: path for name, path in files if name not in self._used}
 
     def _output_log(self) -> bytes:
         path = self._run.artifacts.get("output.log")
