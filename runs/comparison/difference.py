@@ -76,16 +76,18 @@ def diff(old: Run, new: Run) -> Difference:
     )
 
 
-def compare_output(old: Run, new: Run) -> str:
+def compare_output(old: Run, new: Run, max_bytes: int | None = None) -> str:
     """Return the unified diff of the captured output of two runs; empty if it is equal.
 
     Args:
         old, new: The runs.
+        max_bytes: Compare so many bytes from the beginning; None for all.
 
     Raises:
         StoreError: If one of them cannot be read.
     """
-    return _unified("output", old.output, new.output)
+    texts = (run.read_output(0, max_bytes)[0].decode("utf-8", "replace") for run in (old, new))
+    return _unified("output", *texts)
 
 
 def _git(run: Run) -> dict[str, Any]:

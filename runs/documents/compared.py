@@ -177,12 +177,15 @@ def run_key(run: Run) -> RunKey:
     return {"id": run.id, "uid": run.uid}
 
 
-def differences_of(old: Run, new: Run, *, with_output: bool = False) -> Differences:
+def differences_of(
+    old: Run, new: Run, *, with_output: bool = False, max_output_bytes: int | None = None
+) -> Differences:
     """Return the differences between two runs.
 
     Args:
         old, new: The runs.
         with_output: Whether to compare their output, too.
+        max_output_bytes: Compare so many bytes of the output, from its beginning; None for all.
 
     Raises:
         StoreError: If one of them cannot be read.
@@ -190,7 +193,7 @@ def differences_of(old: Run, new: Run, *, with_output: bool = False) -> Differen
     from runs.comparison.difference import compare_output, diff
 
     found = diff(old, new)
-    output = compare_output(old, new) if with_output else None
+    output = compare_output(old, new, max_output_bytes) if with_output else None
     document: Differences = {
         "a": run_key(old),
         "b": run_key(new),

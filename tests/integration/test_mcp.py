@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -216,6 +218,66 @@ def test_database_that_does_not_answer_is_an_error_in_time(mongod, ask, tmp_path
     assert empty["data"] == []
     assert late["error"] == "the store has not answered within 2 s; ask again later"
     assert mongod.url.rpartition(":")[2] in gone["error"] or "has not answered" in gone["error"]
+
+
+QUESTIONS = [
+    ("list", {}),
+    ("show", {"run": "1"}),
+    ("metrics", {"run": "1"}),
+    ("metrics", {"run": "1", "names": ["val/loss"]}),
+    ("diff", {"a": "1", "b": "2", "log": True}),
+    ("compare", {"by": ["kind"], "metric": "val/loss.min"}),
+    ("log", {"run": "1"}),
+]
+
+
+@pytest.mark.slow
+def test_folder_that_vanishes_is_one_sentence_and_is_read_when_it_is_back(recorded, ask, tmp_path):
+    where, away = tmp_path / "store", tmp_path / "away"
+    shutil.copytree(recorded["folder"], where)
+
+    def move(number):
+        if number == len(QUESTIONS):
+            where.rename(away)
+        if number == 2 * len(QUESTIONS):
+            away.rename(where)
+        if number == 3 * len(QUESTIONS):
+            shutil.rmtree(where / "1")
+
+    _, answers = ask(where, *QUESTIONS * 4, before=move)
+    size = len(QUESTIONS)
+    whole, gone, back, without = (answers[place * size :][:size] for place in range(4))
+    assert back == whole
+    assert [sorted(answer) for answer in gone] == [["error"]] * size
+    assert {answer["error"].partition(";")[0] for answer in gone} == {f"there is no folder {where}"}
+    missing = [answer["error"].partition(";")[0] for answer in without if "error" in answer]
+    assert missing == [f"there is no run '1' in {where}"] * 5
+    assert "1" not in {row["id"] for row in without[0]["data"]}
+
+
+@pytest.mark.slow
+def test_run_with_a_huge_log_is_answered_in_time(recorded, ask, tmp_path):
+    where = tmp_path / "store"
+    shutil.copytree(recorded["folder"], where)
+    words = random.Random(0)
+    for id in "12":  # a few hundred lines in another order, for which a diff takes hours
+        lines = (f"step {words.randrange(300)}\n" for _ in range(500_000))
+        (where / id / "cout.txt").write_text("".join(lines))
+    os.truncate(where / "3" / "cout.txt", 2**36)  # most of it are no blocks on the disk
+    script = "import sys; from runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=15)"
+    questions = [
+        ("diff", {"a": "1", "b": "2", "log": True}),
+        ("diff", {"a": "1", "b": "3", "log": True}),
+        ("log", {"run": "3", "tail": 10}),
+        ("show", {"run": "3"}),
+        ("diff", {"a": "1", "b": "2"}),
+    ]
+    _, [differ, sparse, log, shown, others] = ask(where, *questions, script=script)
+    for answer in (differ, sparse):
+        assert answer["notes"][0] == "output: compared the first 200000 bytes"
+        assert answer["data"]["output"].startswith("--- a/output")
+    assert (log["data"]["output"], log["notes"]) == ("\0" * 10, [f"without the first {2**36 - 10} bytes"])
+    assert (shown["data"]["id"], others["notes"]) == ("3", [])
 
 
 @pytest.mark.slow

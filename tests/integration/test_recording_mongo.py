@@ -182,6 +182,11 @@ def test_output_of_17_megabytes_is_kept_whole_and_bounded_in_the_document(tmp_pa
     whole = gridfs.GridFS(database).get(found["captured_out_file"]).read()
     assert whole == (tmp_path / "runs" / "1" / "cout.txt").read_bytes()
     assert len(whole) > 17 * 2**20
+    with open_store(f"{mongo_url}/{database.name}") as store:
+        run = store.get(1)
+        assert run.read_output() == (whole, len(whole))
+        assert run.read_output(-7) == (whole[-7:], len(whole))
+        assert run.read_output(2**21, 9) == (whole[2**21 : 2**21 + 9], 2**21 + 9)
 
 
 def test_identical_runs_store_each_content_once(tmp_path, database, mongo_url):

@@ -16,6 +16,8 @@ from runs.stores.store import Store
 __all__ = ["TOOLS", "Found", "Tool"]
 
 MAX_RUNS, MAX_POINTS, MAX_METRICS, MAX_TAIL = 100, 400, 20, 20_000
+# Bytes of outputs to compare: long outputs take minutes, if their lines repeat.
+MAX_COMPARED = 200_000
 _NUM_RUNS, _NUM_POINTS, _TAIL = 20, 200, 4_000
 _RUN = {"minLength": 1, "maxLength": 200}
 _WORDS = {"maxItems": 20}
@@ -97,7 +99,7 @@ class DiffArguments(TypedDict):
     Attributes:
         a: Id, uid, beginning of a uid, or latest.
         b: The other run.
-        log: Whether to compare their output, too (false).
+        log: Whether to compare the beginning of their output, too (false).
     """
 
     a: Annotated[str, _RUN]
@@ -169,7 +171,10 @@ def _metrics(store: Store, words: Mapping[str, Any]) -> Found:
 
 def _diff(store: Store, words: Mapping[str, Any]) -> Found:
     old, new = _run(store, words["a"]), _run(store, words["b"])
-    return Found(differences_of(old, new, with_output=words.get("log", False)))
+    with_output = words.get("log", False)
+    found = differences_of(old, new, with_output=with_output, max_output_bytes=MAX_COMPARED)
+    is_long = with_output and any(run.read_output(MAX_COMPARED, 1)[0] for run in (old, new))
+    return Found(found, (f"output: compared the first {MAX_COMPARED} bytes",) if is_long else ())
 
 
 def _compare(store: Store, words: Mapping[str, Any]) -> Found:

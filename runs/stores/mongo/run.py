@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import mimetypes
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -314,31 +315,19 @@ class MongoRun(Run):
     # ------------------------------------------------------------------ output
 
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        data, end = self._output_from(max(start, 0))
+        found = self._find({"captured_out": 1, "captured_out_file": 1})
+        if found.get("captured_out_file") is not None:
+            with self._content("captured output", found["captured_out_file"]).open() as stream, self.mongo.errors():
+                start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
+                stream.seek(start)
+                data = stream.read(-1 if max_bytes is None else max_bytes)
+                return data, start + len(data)
+        data, end = _output_from(str(found.get("captured_out") or ""), max(start, 0))
         data = data[start:] if start < 0 else data
         if max_bytes is not None and len(data) > max_bytes:
             end -= len(data) - max_bytes
             data = data[:max_bytes]
         return data, end
-
-    def _output_from(self, start: int) -> tuple[bytes, int]:
-        """Return the output from a byte on, and the position after it."""
-        found = self._find({"captured_out": 1, "captured_out_file": 1})
-        if found.get("captured_out_file") is not None:
-            with self._content("captured output", found["captured_out_file"]).open() as stream, self.mongo.errors():
-                stream.seek(start)
-                data = stream.read()
-                return data, start + len(data)
-        data = str(found.get("captured_out") or "").encode("utf-8", "replace")
-        match = _GAP.search(data)
-        if match is None:
-            return data[start:], max(start, len(data))
-        # Position of the tail in the whole output.
-        tail = match.start() + int(match["count"])
-        if start <= match.start():
-            return data[start:], tail + len(data) - match.end()
-        missed = b"\n... %d bytes left out here ...\n" % (tail - start) if start < tail else b""
-        return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
 
     @property
     def rank_outputs(self) -> dict[int, Content]:
@@ -438,6 +427,20 @@ class MongoRun(Run):
             return found if isinstance(found, str) else None
 
         return Content(name, lambda: self.mongo.open_file(key, f"{name!r} of run {self.id}"), find_md5=find_md5)
+
+
+def _output_from(text: str, start: int) -> tuple[bytes, int]:
+    """Return the output from a byte on, and the position after it."""
+    data = text.encode("utf-8", "replace")
+    match = _GAP.search(data)
+    if match is None:
+        return data[start:], max(start, len(data))
+    # Position of the tail in the whole output.
+    tail = match.start() + int(match["count"])
+    if start <= match.start():
+        return data[start:], tail + len(data) - match.end()
+    missed = b"\n... %d bytes left out here ...\n" % (tail - start) if start < tail else b""
+    return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
 
 
 def _object_id(key: Any) -> Any:
