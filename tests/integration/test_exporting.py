@@ -347,8 +347,9 @@ class WandbServer(BaseHTTPRequestHandler):
         if "upsertBucket" not in query:
             return self._answer({"data": {}})
         project = {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": "ann"}}
-        bucket = {"id": "x", "name": variables["name"], "historyLineCount": 0, "project": project}
-        return self._answer({"data": {"upsertBucket": {"bucket": bucket, "inserted": True}}})
+        num_lines = len(history_of(self.server.posts))
+        bucket = {"id": "x", "name": variables["name"], "historyLineCount": num_lines, "project": project}
+        return self._answer({"data": {"upsertBucket": {"bucket": bucket, "inserted": not num_lines}}})
 
     def _body(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -365,34 +366,57 @@ class WandbServer(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-@pytest.mark.slow
-def test_wandb_sync_sends_every_point_under_the_uid(store, out, tmp_path):
+def history_of(posts):
+    """Return the rows that a server holds after these posts, each of which writes lines from an offset on."""
+    lines = {}
+    for _, body in posts:
+        history = (body.get("files") or {}).get("wandb-history.jsonl", {"content": [], "offset": 0})
+        lines |= {history["offset"] + number: json.loads(line) for number, line in enumerate(history["content"])}
+    return [line for _, line in sorted(lines.items())]
+
+
+@pytest.fixture
+def sync(tmp_path):
+    """Return a function that runs `wandb sync`, and the server, which keeps what it received."""
     pytest.importorskip("wandb")
-    list(export_to([store.get("2")], out, "wandb"))
     server = QuietServer(("127.0.0.1", 0), WandbServer)
     server.posts, server.uploads = [], {}
     threading.Thread(target=server.serve_forever, daemon=True).start()
     names = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR", "WANDB_CONFIG_DIR", "HOME")
     environment = os.environ | {name: str(tmp_path) for name in names}
     environment |= {"WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": "0" * 40}
-    words = [sys.executable, "-m", "wandb", "sync", str(out)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
+
+    def run(*words):
+        words = [sys.executable, "-m", "wandb", "sync", *map(str, words)]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    yield run, server
     server.shutdown()
     server.server_close()
-    assert "Finished syncing" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_wandb_sync_sends_every_point_under_the_uid_and_a_second_one_adds_nothing(store, out, sync):
+    list(export_to([store.get("2")], out, "wandb"))
+    wandb_sync, server = sync
+    assert "Finished syncing" in wandb_sync(out)
     run = store.get("2")
-    lines = {}
-    for path, body in server.posts:
-        assert path == f"/files/ann/digits/{run.uid}/file_stream"
-        history = (body.get("files") or {}).get("wandb-history.jsonl", {"content": [], "offset": 0})
-        lines |= {history["offset"] + number: json.loads(line) for number, line in enumerate(history["content"])}
+    history = history_of(server.posts)
     for name in run.metrics:
-        rows = [line for _, line in sorted(lines.items()) if name in line]
+        rows = [line for line in history if name in line]
         series = run.metric(name)
         assert [row["sacristan/step"] for row in rows] == series.steps.tolist()
         assert texts([float(row[name]) for row in rows]) == texts(series.values)
     assert server.uploads["artifacts/notes/a.txt"] == b"hello"
     assert b"said" in server.uploads["output.log"]
+    sent = len(server.posts), dict(server.uploads)
+    # What the client leaves in the folder is nothing for us, and a second export leaves it there.
+    assert [each.outcome for each in export_to([run], out, "wandb")] == ["present"]
+    assert "Skipped 1 synced run(s)" in wandb_sync(out)
+    assert (len(server.posts), server.uploads) == sent
+    assert {path for path, _ in server.posts} == {f"/files/ann/digits/{run.uid}/file_stream"}
 
 
 def test_crate_describes_each_run_and_is_an_archive(store, tmp_path, capsys):
