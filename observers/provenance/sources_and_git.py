@@ -200,7 +200,7 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
 
     Returns:
         Commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository. Without a
-        commit, `commit` is None.
+        commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None.
     """
     global _last
     lab = str(base_dir), str(mainfile)
@@ -223,13 +223,15 @@ def uncommitted_files(path: Path, sources: Iterable[Path]) -> list[str] | None:
         sources: New files that count; others do not, such as the record of a run.
 
     Returns:
-        Names relative to the root; None outside a repository, or without a commit.
+        Names relative to the root; None outside a repository, without a commit, or if git fails.
     """
     head = _head(path if path.is_dir() else path.parent)
     if head is None or head[1] is None:
         return None
     root = Path(head[0])
-    status = _git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all") or ""
+    status = _git(root, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all")
+    if status is None:
+        return None
     new = {os.path.realpath(source) for source in sources}
     entries = [(entry[:2], entry[3:]) for entry in status.split("\0") if entry]
     return [name for kind, name in entries if kind != "??" or os.path.realpath(root / name) in new]
@@ -241,22 +243,22 @@ def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
     if head is None:
         return None
     root, commit, branch = head
-    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all") or ""
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all")
     state = {
         "root": root,
         "url": hide_passwords((_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip()),
         "commit": commit,
         "branch": branch,
-        "dirty": bool(status),
+        "dirty": status is None or bool(status),  # as it may be, if git cannot say
     }
-    return state, [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
+    return state, [entry[3:] for entry in (status or "").split("\0") if entry.startswith("?? ")]
 
 
 def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str, Any] | None:
     if summary is None:
         return None
     state, untracked = summary
-    diff = (_git(state["root"], *_DIFF) or "") if state["commit"] and state["dirty"] else ""
+    diff = _git(state["root"], *_DIFF) if state["commit"] and state["dirty"] else ""
     return {**state, "diff": diff, "untracked": _small_sources(Path(state["root"]), untracked)}
 
 

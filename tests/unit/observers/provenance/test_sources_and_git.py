@@ -147,3 +147,13 @@ def test_module_that_takes_the_place_of_another_is_found(tmp_path, monkeypatch):
         module.__file__ = str(tmp_path / name / "part.py")
         monkeypatch.setitem(sys.modules, module.__name__, module)
         assert provenance.imported_files(tmp_path) == [f"{name}/part.py"]
+
+
+def test_repository_that_git_cannot_compare_counts_as_changed(tmp_path, git):
+    (tmp_path / "a.py").write_text("a = 1\n")
+    git("add", "a.py")
+    git("commit", "-m", "first")
+    (tmp_path / ".git" / "index").write_bytes(b"damaged")
+    state = provenance.lab_git_state(tmp_path, None)
+    assert (state["commit"], state["dirty"], state["diff"]) == (git("rev-parse", "HEAD"), True, None)
+    assert provenance.uncommitted_files(tmp_path, []) is None
