@@ -8,6 +8,7 @@ from runs.errors import FilterError
 from runs.query.conditions import Condition, Filter, leaves
 from runs.query.filters import Question, names_in
 from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
+from runs.query.texts import STATUS_STYLES, suggestion
 from runs.stores.backend import Backend
 from runs.stores.run import Run
 
@@ -45,7 +46,7 @@ class FieldNames:
             found: The runs that the backend found.
 
         Raises:
-            FilterError: If no run has one of the fields, or an order is asked of a text where no run has one.
+            FilterError: If no run has one of the fields, or a text in an ordered one; or a status is not in capitals.
         """
         asked = {question.by, *map(full_name, columns)}
         doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
@@ -55,6 +56,7 @@ class FieldNames:
         for name in sorted(doubtful):
             self.check(name)
         if not found:
+            _check_statuses(question.tree)
             self._check_orders(question.tree)
 
     def _check_orders(self, tree: Filter) -> None:
@@ -76,6 +78,16 @@ class FieldNames:
         """Return whether there are runs, and none with a text in this field."""
         find = self._backend.find
         return not find(Question(Condition(name, ">=", ""), limit=1)) and bool(find(Question(limit=1)))
+
+
+def _check_statuses(tree: Filter) -> None:
+    """Reject a status that is not written in capitals, such as `status=failed`."""
+    for leaf in leaves(tree):
+        if isinstance(leaf, Condition) and leaf.name == "status" and leaf.operator in ("==", "in"):
+            for status in leaf.value if leaf.operator == "in" else [leaf.value]:
+                if isinstance(status, str) and status != status.upper():
+                    hint = suggestion(status, STATUS_STYLES, f"expected one of {', '.join(STATUS_STYLES)}")
+                    raise FilterError(f"status: got {status!r}; {hint}")
 
 
 def require_searchable(names: Iterable[str]) -> None:

@@ -411,6 +411,8 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
         ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see a run's: python -m runs show latest --json"),
         ({"filter": "lr<abc"}, "lr<abc: no run has a text in lr; compare it with a number"),
+        ({"filter": "status=failed"}, r"^status: got 'failed'; did you mean FAILED\?$"),
+        ({"filter": "status in (COMPLETE, done) and lr=77"}, "^status: got 'done'; expected one of COMPLETED, RUNNING"),
         ({"filter": "lr<True"}, "lr <: got True, expected a number or a text to compare with"),
     ],
     ids=str,
