@@ -109,7 +109,11 @@ class _Dotted(dict):
             raise AttributeError(name)
         keys = [key for key in self if isinstance(key, str)]
         near = difflib.get_close_matches(name, keys, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
+        hint = (
+            f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?"
+            if near
+            else f"it has: {', '.join(keys) or 'nothing'}"
+        )
         raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
 
     def __dir__(self) -> list[str]:

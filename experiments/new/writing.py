@@ -32,9 +32,9 @@ def write_experiment(name: str, folder: Path) -> list[Path]:
     texts = {folder / file: text for file, text in _texts(name).items()}
     there = [path for path in texts if path.exists() or path.is_symlink()]
     if there:
-        raise ConfigError(
-            f"{name}: {', '.join(path.name for path in there)} exists already; choose another name, or remove it"
-        )
+        files = ", ".join(path.name for path in there)
+        verb, them = ("exists", "it") if len(there) == 1 else ("exist", "them")
+        raise ConfigError(f"{name}: {files} {verb} already; choose another name, or remove {them}")
     check_module(name, folder, f"{name}.py")
     try:
         _write_all(texts)

@@ -7,7 +7,7 @@ import sys
 from typing import TypedDict
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.text import print_json, print_text
+from runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -46,6 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
             run = store.write_note(run, text)
         if arguments.json:
             print_json(Noted(id=run.id, uid=run.uid, note=run.note))
+        elif arguments.text is None and not run.note:
+            print_to_stderr(f"run {run.id} has no note; write one with: python -m runs note {run.id} 'TEXT'")
         elif arguments.text is None:
             for line in run.note.splitlines():
                 print_text(line)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "add_arguments", "main"]
 
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if the run could not be
-started. Times, output and metrics named system/... are not compared. Give a URL whose password was not recorded at
-the end: with SETTING=URL."""
+started. Times, output and metrics named system/... are not compared. If the password of a URL was not recorded,
+give the URL at the end: with SETTING=URL."""
 _DISTANCE = number(float, lambda value: value >= 0, "a number of at least 0, such as 1e-3")
 
 

@@ -18,7 +18,7 @@ __all__ = ["add_arguments", "main"]
 
 _EPILOG = """The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
 state is saved, so that a scheduler's requeue can resume it again. Give options for the experiment, such as -m URL,
-after --, and a URL whose password was not recorded as a setting."""
+after --. If the password of a URL was not recorded, give the URL as a setting."""
 _STEPS = number(int, lambda value: value > 0, "a number of steps, at least 1")
 
 

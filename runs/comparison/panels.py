@@ -16,6 +16,7 @@ from runs.comparison.joining import Ancestry, run_curve
 from runs.comparison.kept_curves import KeptCurves, ThinCurve
 from runs.drawing.curve import Curve, Panel, panelled, thin
 from runs.errors import PlotError
+from runs.query.texts import suggestion
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 from runs.stores.settings import run_labels
@@ -150,7 +151,8 @@ def _absent(runs: Sequence[Run], quantity: Quantity) -> PlotError:
         return PlotError(f"no run has all metrics of {quantity.text!r}")
     names = {name for run in runs[:20] for name in run.metrics}
     existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
-    return PlotError(f"no run has the metric {lacking[0]!r}; there are: {', '.join(existing) or 'none'}")
+    hint = suggestion(lacking[0], existing, f"there are: {', '.join(existing) or 'none'}")
+    return PlotError(f"no run has the metric {lacking[0]!r}; {hint}")
 
 
 class _Finishing:

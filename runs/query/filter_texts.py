@@ -85,7 +85,7 @@ def _one_condition(text: str) -> Filter:
         raise FilterError(f"got the condition {text!r}, expected a value after the {operator}")
     if _MORE.search(match["value"]):
         raise FilterError(
-            f"got {text!r}, expected conditions joined by and or or; quote a text: "
+            f"got {text!r}, expected conditions joined by `and` or `or`; quote a text: "
             f"{match['name']}{match['operator']}'\"...\"'"
         )
     return condition(match["name"], operator, match["value"] if operator == "~" else _literal(match["value"]))

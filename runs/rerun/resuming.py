@@ -141,12 +141,13 @@ def _check_unfinished(run: Run) -> None:
         raise LaunchError(f"run {run.id} is running; it can be resumed when it has ended")
     if status.startswith("COMPLETED"):
         raise LaunchError(
-            f"run {run.id} is {status}: nothing is left to do; to continue from its end with other settings: fork "
-            f"{run.id} with epochs=..."
+            f"run {run.id} is {status}: nothing is left to do; to continue from its end with other settings: "
+            f"python -m runs fork {run.id} with epochs=..."
         )
     if status == "PRUNED":
         raise LaunchError(
-            f"run {run.id} is PRUNED: its sweep ended it; to start a separate run from its newest state: fork {run.id}"
+            f"run {run.id} is PRUNED: its sweep ended it; to start a separate run from its newest state: "
+            f"python -m runs fork {run.id}"
         )
     if status in ("QUEUED", HELD) or not run.is_whole:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to resume from")

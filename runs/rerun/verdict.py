@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runs.errors import RunsError
+from runs.query.texts import suggestion
 from runs.stores.run import Run
 
 __all__ = [
@@ -70,8 +71,9 @@ class Tolerance:
         known = [*run.metrics, RESULT]
         for name in self.by_metric:
             if name not in known:
-                shown = ", ".join(name for name in known if not name.startswith("system/"))
-                raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
+                shown = [name for name in known if not name.startswith("system/")]
+                hint = suggestion(name, shown, f"there are: {', '.join(shown)}")
+                raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; {hint}")
 
     @property
     def text(self) -> str:

@@ -33,7 +33,11 @@ class FieldNames:
             return
         if not self._backend.has_field(name) and self._backend.find(Question(limit=1)):
             near = similar_names(name, {*self._backend.fields(), *COMMON_FIELDS})
-            hint = f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
+            hint = (
+                f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?"
+                if near
+                else "see those of a run: python -m runs show latest --json"
+            )
             raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
         self._known.add(name)
 

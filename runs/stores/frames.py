@@ -11,6 +11,7 @@ import numpy as np
 from runs.errors import StoreError
 from runs.query.decimation import downsample
 from runs.query.names import TIMES, full_name
+from runs.query.texts import suggestion
 from runs.query.times import time_of
 from runs.stores.prefetching import each_series, prefetch
 from runs.stores.rows import read_rows
@@ -79,7 +80,8 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
 
 def _missing(name: str, runs: Sequence[Run]) -> StoreError:
     known = sorted({name for run in runs[:20] for name in run.metrics if not name.startswith("system/")})
-    return StoreError(f"no run has the metric {name!r}; there are: {', '.join(known) or 'none'}")
+    hint = suggestion(name, known, f"there are: {', '.join(known) or 'none'}")
+    return StoreError(f"no run has the metric {name!r}; {hint}")
 
 
 def _curve(run: Run, name: str, series: Series) -> pandas.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from runs.errors import RunNotFoundError
@@ -37,7 +38,8 @@ def find_run(backend: Backend, key: str | int) -> Run:
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
     if not matches:
         id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
-        hint = f"did you mean {id}?" if backend.by_id([id]) else "list them with: python -m runs ls"
+        listing = ["python", "-m", "runs", "ls", *([] if backend.where == "my_runs" else ["--store", backend.where])]
+        hint = f"did you mean {id}?" if backend.by_id([id]) else f"list them with: {shlex.join(listing)}"
         raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; {hint}")
     return matches[0]
 

@@ -14,6 +14,7 @@ from observers.record.identity import is_alive
 from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at, mappings_in
 from runs.query.names import full_name, is_own
+from runs.query.texts import suggestion
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from runs.stores.content import Content
 from runs.stores.record_reader import PARTS, RecordReader
@@ -313,8 +314,8 @@ class Run(RecordReader):
         """
         series = self._series(name)
         if series is None:
-            known = ", ".join(self.metrics) or "none"
-            raise StoreError(f"run {self.id} has no metric {name!r}; there are: {known}")
+            hint = suggestion(name, self.metrics, f"there are: {', '.join(self.metrics) or 'none'}")
+            raise StoreError(f"run {self.id} has no metric {name!r}; {hint}")
         if num_points is None:
             return series
         from runs.query.decimation import downsample

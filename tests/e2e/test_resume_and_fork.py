@@ -323,7 +323,7 @@ def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(la
 
 def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):
     for words, message in (
-        (("fork", "1", "lr=1"), "error: got 'lr=1', which no argument takes; see"),
+        (("fork", "1", "lr=1"), "error: got 'lr=1'; a setting is written after `with`: with lr=1; see"),
         (("fork", "1", "--state", "best.pt"), "error: run 1 has no state best.pt; good ones are: last.pt, step-"),
         (("resume", "9"), "error: "),
         (("resume", "2", "--verify", "x"), "error: argument --verify: got 'x', expected a number of steps, at least 1"),

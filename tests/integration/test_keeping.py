@@ -142,12 +142,16 @@ def same(store, id):
 # tag, note
 
 
-def test_tag_and_note_are_written_found_and_taken_back(lab, runs, monkeypatch):
+def test_tag_and_note_are_written_found_and_taken_back(lab, runs, capsys, monkeypatch):
     assert runs("tag", "2", "best", "paper-1") == "run 2: best, paper-1\n"
     assert [row["id"] for row in json.loads(runs("ls", "--tag", "best", "--json"))] == ["2"]
     assert runs("tag", "2", "best", "--remove") == "run 2: paper-1\n"
     assert json.loads(runs("tag", "2", "x", "--json"))["tags"] == ["paper-1", "x"]
-    assert runs("note", "2") == ""
+    assert (main(["note", "2"]), *capsys.readouterr()) == (
+        0,
+        "",
+        "run 2 has no note; write one with: python -m runs note 2 'TEXT'\n",
+    )
     assert runs("note", "2", "first\nsecond \x1b[31m") == ""
     assert runs("note", "2") == "first\nsecond \\x1b[31m\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("from stdin é\n".encode())))

@@ -150,7 +150,7 @@ def test_run_is_reproduced_and_judged_by_its_tolerance(lab, printed, tmp_path):
         assert strict.verdict.text.startswith("DIVERGED: loss at step 0: recorded 3.0, now 2.99")
         lenient = reproduce(store.get(1), Tolerance(rtol=0.01), in_place=True, output=printed.fd)
         assert lenient.verdict.verdict == "WITHIN TOLERANCE"
-        with pytest.raises(RunsError, match="tolerance: run 1 has no metric 'lsos'; there are: loss, result"):
+        with pytest.raises(RunsError, match="tolerance: run 1 has no metric 'lsos'; did you mean loss"):
             reproduce(store.get(1), Tolerance(by_metric={"lsos": 1.0}))
         assert len(store.find()) == 4
 

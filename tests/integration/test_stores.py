@@ -409,7 +409,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"filter": [("hidden", "in", [1])]}, "no run has a field 'hidden'; did you mean model.hidden"),
         ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
-        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see a run's: python -m runs show latest --json"),
+        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see those of a run: python -m runs show latest --json"),
         ({"filter": "lr<abc"}, "lr<abc: no run has a text in lr; compare it with a number"),
         ({"filter": "status=failed"}, r"^status: got 'failed'; did you mean FAILED\?$"),
         ({"filter": "status in (COMPLETE, done) and lr=77"}, "^status: got 'done'; expected one of COMPLETED, RUNNING"),
@@ -550,6 +550,8 @@ def test_run_gives_all_of_its_record(store):
     assert run.duration_s >= 0
     assert run.children() == []
     assert run.parent is None
+    with pytest.raises(StoreError, match=r"has no metric 'accuracy'; did you mean val/accuracy\?$"):
+        run.metric("accuracy")
     with pytest.raises(StoreError, match=r"has no metric 'nope'; there are: .*train/loss, val/accuracy"):
         run.metric("nope")
 
@@ -678,7 +680,10 @@ def test_watch_begins_with_what_there_is(store):
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
         ("duration>an hour", "got 'an hour', expected seconds, or a text such as 90m, 2h15m or 1d12h"),
         ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
-        ("lr<1, model.name~^c", r"got 'lr<1, model.name~\^c', expected conditions joined by and or or; quote a text"),
+        (
+            "lr<1, model.name~^c",
+            r"got 'lr<1, model.name~\^c', expected conditions joined by `and` or `or`; quote a text",
+        ),
         ("lr<1 and lr<", "got the condition 'lr<', expected a value after the <"),
         ("model.name~(?=m)", r"which is no regular expression of RE2 \(invalid perl operator: \(\?=\)"),
         ([("model.name", "~", 3)], "it is no text"),

@@ -825,8 +825,10 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
 
     assert take_up(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
     assert Watcher(capped.home).look().limit == 2
-    with pytest.raises(SweepError, match="got 's', which is a sweep with another spec"):
+    with pytest.raises(SweepError, match="got 's', which is a sweep with another spec; choose"):
         take_up(capped.home, asking(method="random"))
+    with pytest.raises(SweepError, match="got 's', which is a sweep with other settings; choose"):
+        take_up(capped.home, dataclasses.replace(capped.definition, settings=["epochs=9"]))
 
 
 @pytest.mark.nightly

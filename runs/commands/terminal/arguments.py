@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             parser: Parser = getattr(arguments, "parser", self)
             options = [option for action in parser._actions for option in action.option_strings]
-            hint = _hint(unknown[0], options)
+            hint = _hint(unknown[0], options, bool(parser.rest_begins))
             parser.error(f"got {unknown[0]!r}{f'; {hint}' if hint else ', which no argument takes'}")
         return arguments
 
@@ -115,15 +115,19 @@ class Parser(argparse.ArgumentParser):
 # ---------------------------------------------------------------------- what is typed
 
 
-def _hint(word: str, options: Sequence[str]) -> str:
+def _hint(word: str, options: Sequence[str], takes_settings: bool) -> str:
     """Return what to write instead of a word that no argument takes; empty if unknown."""
+    if word == "-F":
+        return "a store is written --store FOLDER"
     if word.startswith("-"):
         return suggestion(word.partition("=")[0], options, "")
     if is_url(word) or Path(word).is_dir():
         return f"a store is written --store {shlex.quote(word)}"
     if "--where" in options and _CONDITION.search(word):
         return f"a condition is written --where {shlex.quote(word)}"
-    return ""
+    if takes_settings and "=" in word:
+        return f"a setting is written after `with`: with {shlex.quote(word)}"
+    return "quote a condition: --where 'NAME=VALUE'" if "--where" in options else ""
 
 
 def number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:

@@ -30,9 +30,10 @@ def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
     for name in ("experiment", "spec", "settings", "seed"):
         before, now = getattr(existing, name), getattr(wanted, name)
         if (lasting(before) != lasting(now)) if name == "spec" else (before != now):
+            differing = "other settings" if name == "settings" else f"another {name}"
             raise SweepError(
-                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or continue"
-                f" it with: sweep.agent with sweep.id={wanted.id}"
+                f"sweep.id: got {wanted.id!r}, which is a sweep with {differing}; choose another id, or continue it "
+                f"with: sweep.agent with sweep.id={wanted.id}"
             )
     notes = _place_notes(existing, wanted)
     if existing.options != wanted.options:

@@ -47,6 +47,12 @@ def test_name_of_a_module_is_refused(tmp_path, name):
     assert [*tmp_path.iterdir()] == [tmp_path / "my_runs"]
 
 
+def test_second_experiment_of_a_name_is_refused(tmp_path):
+    write_experiment("study", tmp_path)
+    with pytest.raises(ConfigError, match=r"study\.py exist already; choose another name, or remove them$"):
+        write_experiment("study", tmp_path)
+
+
 @pytest.mark.parametrize("file", ["study.py", "study.yaml", "test_study.py"])
 def test_file_that_is_there_stays_as_it_is(tmp_path, file):
     (tmp_path / file).write_text("mine")

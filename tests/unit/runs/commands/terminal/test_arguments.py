@@ -13,7 +13,13 @@ LIMITED = [
     [
         (["ls", "--colums", "lr"], "got '--colums'; did you mean --columns?; see python -m runs ls --help"),
         (["ls", "--colums=lr"], "got '--colums=lr'; did you mean --columns?"),
-        (["ls", "word"], "got 'word', which no argument takes; see python -m runs ls --help"),
+        (["ls", "word"], "got 'word'; quote a condition: --where 'NAME=VALUE'; see python -m runs ls --help"),
+        (["show", "1", "word"], "got 'word', which no argument takes; see python -m runs show --help"),
+        (["ls", "-F", "folder"], "got '-F'; a store is written --store FOLDER; see python -m runs ls --help"),
+        (
+            ["resume", "1", "lr=1"],
+            "got 'lr=1'; a setting is written after `with`: with lr=1; see python -m runs resume",
+        ),
         (["ls", "lr<1"], "got 'lr<1'; a condition is written --where 'lr<1'; see python -m runs ls --help"),
         (["ls", "mongodb://host/lab"], "got 'mongodb://host/lab'; a store is written --store mongodb://host/lab;"),
         (["show", "1", "/"], "got '/'; a store is written --store /;"),
