@@ -101,4 +101,8 @@ def _print_lines(lines: list[str], style: str = "") -> None:
 
 def _columns(head: tuple[str, ...], kept: int = 1) -> list[Column]:
     numbers = ("n", "mean", "std", "best", "p", "p (Holm)")
-    return [Column(title, is_number=title in numbers, is_kept=i < kept) for i, title in enumerate(head)]
+    wholes = ("mean difference", "effect")
+    return [
+        Column(title, is_number=title in numbers, is_kept=i < kept, is_whole=title in wholes or "interval" in title)
+        for i, title in enumerate(head)
+    ]

@@ -97,7 +97,7 @@ def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
         names = _filled_columns(rows, listing.columns) if are_usual else list(listing.columns)
         values = [[row[name] for name in names] for _, row in rows]
         cells = [_cells(run, names, row) for (run, _), row in zip(rows, values, strict=True)]
-        print_table(_header(names, values, are_usual=are_usual), cells)
+        print_table(_header(names, values, are_usual=are_usual), cells, are_chosen=True)
     elif listing.is_filtered:
         print_text("no run matches the conditions")
     elif not (broken or listing.num_hidden):
@@ -215,7 +215,7 @@ class _Lines:
         cells = [_cells(run, self._names, row) for (run, _), row in zip(rows, values, strict=True)]
         self._header = self._header or _header(self._names, values)
         if cells and not self._widths:
-            self._widths = print_table(self._header, cells)
+            self._widths = print_table(self._header, cells, are_chosen=True)
             return
         for line in cells:
             self._widths = print_row(self._header, line, self._widths)

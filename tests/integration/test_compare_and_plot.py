@@ -104,6 +104,17 @@ def test_compare_as_a_table_is_harmless_and_says_what_it_knows(capsys, where):
     assert any(line.startswith("caution: optimizer.name=adam: n = 3 is few") for line in lines)
 
 
+def test_compare_on_a_narrow_terminal_drops_numbers_and_cuts_none(capsys, where, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "90")
+    _, out, _ = call(capsys, where, *COMPARE)
+    head, row, note = out.splitlines()[5:8]
+    assert head.rpartition("shows")[2].split() == ["mean", "difference", "p", "(Holm)"], out
+    assert "0.057 [0.005, 0.108]" in row
+    assert note == "(no room for effect, test, p: widen the terminal)"
+
+
 def test_compare_takes_conditions(capsys, where):
     _, out, _ = call(capsys, where, *COMPARE, "--where", "seed<2", "--where", "optimizer.name=adam", "--json")
     assert [group["n"] for group in json.loads(out)["groups"]] == [2]

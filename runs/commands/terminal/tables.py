@@ -46,13 +46,16 @@ class Column:
     is_spare: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0) -> list[int]:
+def print_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0, *, are_chosen: bool = False
+) -> list[int]:
     """Print a table; on a terminal, drop spare columns and cut cells to fit, then drop the last columns.
 
     Args:
         columns: The columns.
         rows: The cells of each row.
         indent: Spaces before each row.
+        are_chosen: Whether the command has an option `--columns`.
 
     Returns:
         The widths of the columns, for `print_row`; 0 for a dropped one.
@@ -70,7 +73,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], inden
         _print_row(columns, row, widths, indent)
     if left_out:
         names = ", ".join(titles[i] for i in left_out)
-        print_text(f"(no room for {names}: widen the terminal, or choose with --columns)", "dim")
+        choice = ", or choose with --columns" if are_chosen else ""
+        print_text(f"(no room for {names}: widen the terminal{choice})", "dim")
     return widths
 
 
