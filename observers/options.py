@@ -46,7 +46,7 @@ def file_option(args: str, run: Any) -> None:
 
 @cli_option("-m", "--mongo_db")
 def mongo_option(args: str, run: Any) -> None:
-    """Deliver the run to a MongoDB: [host:port:]db_name[.collection[:id]][!priority], or a mongodb:// URL."""
+    """Send the run to a MongoDB, too: [host:port:]db[.collection[:id]][!priority], or a mongodb:// URL."""
     from observers.mongo.destination import parse_mongo_option
     from observers.mongo.observer import MongoObserver
 
@@ -88,7 +88,7 @@ def anonymous_option(args: bool, run: Any) -> None:
 
 @cli_option("-e", "--enforce_clean", is_flag=True)
 def clean_option(args: bool, run: Any) -> None:
-    """Reject the run if its git repository has changes, or if a source of the run is new, and not committed."""
+    """Reject the run if its git repository has changes, or if a source of the run is not committed."""
     from observers.provenance.sources_and_git import uncommitted_files
 
     info = run.experiment_info

@@ -124,7 +124,10 @@ def _flag_of(name: str, known: list[str]) -> str:
     """Return the flag that a name stands for; as in other programs, the beginning of a long one is enough."""
     found = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
     if len(found) != 1:
-        hint = suggested(name, known, "-h lists them")
+        setting = (
+            f"; a setting is written with {name[2:]}=VALUE" if all(map(str.isidentifier, name[2:].split("."))) else ""
+        )
+        hint = suggested(name, known, f"-h lists them{setting}")
         raise ConfigError(f"{name}: there is no such option; {hint}")
     return found[0]
 

@@ -245,6 +245,8 @@ def _misread(
     entry, _, value = name.partition(" ")
     if value and entry in entries:
         return f"{name}: got a setting without `=`; write {entry}={value.strip()}"
+    if set(name) & set("[]{},"):
+        return f"{name}: got a part of a value that has spaces; quote the value: NAME='VALUE'"
     hint = suggested(name, known, f"there are: {', '.join(known) or 'none'}")
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 

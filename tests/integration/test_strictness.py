@@ -343,6 +343,7 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
             "zzzzzzzz: there is no such named config, and a setting is written zzzzzzzz=VALUE; "
             "there are: quick, optimizer.fast",
         ),
+        (["with", "zz={lr:", "[1,"], "[1,: got a part of a value that has spaces; quote the value: NAME='VALUE'"),
         (["with", "optimizer.lr 3"], "optimizer.lr 3: got a setting without `=`; write optimizer.lr=3"),
         (["with", "no/such.yaml"], "no/such.yaml: there is no such config file; check the path"),
     ],

@@ -494,6 +494,7 @@ def test_experiment_is_called_like_its_file_by_default():
         (["--nmae=x"], "--nmae: there is no such option; did you mean --name?"),
         (["main", "-Z", "with", "lr=1"], "-Z: there is no such option"),
         (["with", "lr=1", "--zzzzzz"], "--zzzzzz: there is no such option; -h lists them"),
+        (["--z.z", "1"], "--z.z: there is no such option; -h lists them; a setting is written with z.z=VALUE"),
         (["--p"], "--p: there is no such option"),
         (["-F"], "-F: got no value; write -F VALUE"),
         (["--name"], "--name: got no value; write --name=VALUE"),
