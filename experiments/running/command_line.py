@@ -7,6 +7,7 @@ import logging
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sacred.commandline_options import CLIOption
@@ -187,6 +188,11 @@ def _is_number(text: str) -> bool:
 _VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
     "--beat-interval": (lambda text: _is_number(text) and 0 < float(text) < math.inf, "seconds, more than 0"),
     "--capture": (lambda text: text in ("no", "sys", "fd"), "one of no, sys, fd"),
+    # It names a folder, and `latest` is how `runs` calls the newest run.
+    "--id": (
+        lambda text: Path(text).name == text and text not in ("..", "latest"),
+        "the name of a folder, and not latest",
+    ),
     "--loglevel": (
         lambda text: text.removeprefix("-").isdecimal() or text in logging.getLevelNamesMapping(),
         "one of DEBUG, INFO, WARNING, ERROR, CRITICAL, or a number",

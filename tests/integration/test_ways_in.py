@@ -496,6 +496,8 @@ def test_experiment_is_called_like_its_file_by_default():
         (["with", "lr=1", "--zzzzzz"], "--zzzzzz: there is no such option; -h lists them"),
         (["--z.z", "1"], "--z.z: there is no such option; -h lists them; a setting is written with z.z=VALUE"),
         (["--p"], "--p: there is no such option"),
+        (["-i", "latest"], "-i: got 'latest', expected the name of a folder, and not latest"),
+        (["--id=a/b"], "--id: got 'a/b', expected the name of a folder"),
         (["-F"], "-F: got no value; write -F VALUE"),
         (["--name"], "--name: got no value; write --name=VALUE"),
         (["--force=yes"], "--force: got the value 'yes', but it takes none; write --force"),
