@@ -14,6 +14,7 @@ from markupsafe import Markup
 from runs.board.assets import SCRIPTS, plotly_url, static_url
 from runs.board.charts import is_chart
 from runs.board.roots import rooted
+from runs.drawing.markup import harmless
 from runs.query.names import TIMES, full_name
 from runs.query.texts import duration_text, is_number, size_text, value_text
 from runs.query.times import time_of
@@ -85,6 +86,11 @@ def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> st
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+def _shown(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> str:
+    """Return a value as a short text of a page, without characters that reverse the order of the line."""
+    return harmless(short_text(value, most, exact=exact))
+
+
 def _time(value: Any) -> Markup | str:
     """Return a time of a record, in UTC; a script converts it to the local zone."""
     time = value if isinstance(value, datetime) else time_of(value)
@@ -115,7 +121,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "duration": _duration,
-        "short": short_text,
+        "short": _shown,
         "size": size_text,
         "time": _time,
     }

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Markup", "element", "escape", "table"]
+__all__ = ["Markup", "element", "escape", "harmless", "table"]
 
 # Controls, characters that reverse the order of a line, and code points that are no characters: HTML cannot hold some,
 # and others mislead people. Line ends and tabs stay.
@@ -30,7 +30,16 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(_HARMFUL.sub("\N{REPLACEMENT CHARACTER}", str(value))))
+    return Markup(html.escape(harmless(str(value))))
+
+
+def harmless(text: str) -> str:
+    """Return a text with U+FFFD for each character that HTML cannot hold or that misleads people.
+
+    Args:
+        text: Any text.
+    """
+    return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def element(name: str, *children: object, **attributes: object) -> Markup:

@@ -1,5 +1,6 @@
 """Runs that were crafted to harm whoever looks at them: nothing of them runs, hangs, or leads out of the store."""
 
+import csv
 import importlib.util
 import re
 from pathlib import Path
@@ -209,6 +210,68 @@ def test_hostile_names_are_in_the_lineage_the_alerts_and_the_views_as_text(hosti
 def test_stores_have_plain_names_alone(name, capsys):
     assert main(["board", "--no-open", "--port", "0", "--store", f"{name}=x", "--store", "b=y"]) == 1
     assert "among several, expected" in capsys.readouterr().err
+
+
+ODD_NAMES = [hostile.SCRIPT, 'it\'s "a"\nline', "\u202egnp.exe\u2066 end", "w" * 5_000]
+
+
+@pytest.fixture
+def odd_store(tmp_path):
+    """Runs with hostile names, tags and experiments."""
+    for number, name in enumerate(ODD_NAMES, 1):
+        folder = tmp_path / "store" / str(number)
+        folder.mkdir(parents=True)
+        document = hostile.document(experiment={"name": name, "sources": []}, uid=f"{number:032x}")
+        (folder / "run.json").write_text(hostile.json.dumps(document))
+        (folder / "config.json").write_text(hostile.json.dumps({"lr": number, "text": name}))
+        (folder / "notes.json").write_text(hostile.json.dumps({"tags": {name: True}, "display_name": name}))
+    return tmp_path / "store"
+
+
+def check_readable(page):
+    """Nothing ran, nothing reverses a line, and the page is not wider than the window."""
+    assert page.evaluate("window.hacked") is None
+    assert not re.search("[\u202a-\u202e\u2066-\u2069]", page.inner_text("body"))
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_hostile_names_are_harmless_and_readable_in_what_is_done_with_a_selection(watched, serve, odd_store, tmp_path):
+    browser = watched()
+    page = browser.page
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    page.goto(f"{serve(odd_store)}/runs?column=name&column=display_name&column=tags&column=text")
+    page.check("#all")
+    check_readable(page)
+    with page.expect_download() as download:
+        page.click("#export")
+    download.value.save_as(tmp_path / "runs.csv")
+    with (tmp_path / "runs.csv").open(encoding="utf-8", newline="") as stream:
+        rows = {row["id"]: row for row in csv.DictReader(stream)}
+    assert [rows[str(number)]["text"] for number in range(1, 5)] == ODD_NAMES
+    with page.expect_download() as download:
+        page.click("#report")
+    download.value.save_as(tmp_path / "report.html")
+    page.keyboard.press("t")
+    for tag, part in ((hostile.SCRIPT, "hacked"), ("\u202egnp", "gnp"), ("<b>" + "w" * 5_000, "www")):
+        page.fill("#tags-add", tag)
+        with page.expect_event("console"):  # that it was rejected
+            page.click("#tag-now")
+        page.wait_for_selector(f"#tag-dialog .problem:has-text('{part}')")
+        check_readable(page)
+        assert page.evaluate(
+            "(dialog => dialog.scrollWidth <= dialog.clientWidth)(document.getElementById('tag-dialog'))"
+        )
+    assert ["status of 400" in error and error.endswith("/list/tag") for error in browser.errors] == [True] * 3
+    browser.errors.clear()
+    page.click("#tag-dialog [data-close]")
+    page.keyboard.press("Delete")
+    check_readable(page)
+    page.click("#discard-dialog [data-close]")
+    page.click("#compare")
+    page.wait_for_url("**/compare?**")
+    check_readable(page)
+    page.goto((tmp_path / "report.html").as_uri())
+    check_readable(page)
 
 
 def see_all_media(page):
