@@ -249,7 +249,9 @@ def condition(chance):
         pool = ["7", 7, 2.5, "x-1", "x-2", "12", 2**64]
     elif name == "duration":
         pool = [None, 0, 0.001, 59.5, 86_400, True]
-    elif name in ("status", "command", "name"):
+    elif name == "status":
+        pool = ["COMPLETED", "FAILED", "QUEUED", "DEAD", None]
+    elif name in ("command", "name"):
         pool = ["COMPLETED", "FAILED", "main", "one", None]
     if operator == "in":
         if chance.random() < 0.4:
