@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from runs.__main__ import main
 from runs.board.app import create_app
 from runs.stores.opening import open_store
+from runs.transfer.copying import copy
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 hostile = importlib.util.module_from_spec(spec)
@@ -215,8 +216,8 @@ def test_stores_have_plain_names_alone(name, capsys):
 ODD_NAMES = [hostile.SCRIPT, 'it\'s "a"\nline', "\u202egnp.exe\u2066 end", "w" * 5_000]
 
 
-@pytest.fixture
-def odd_store(tmp_path):
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
+def odd_store(request, tmp_path):
     """Runs with hostile names, tags and experiments."""
     for number, name in enumerate(ODD_NAMES, 1):
         folder = tmp_path / "store" / str(number)
@@ -225,7 +226,13 @@ def odd_store(tmp_path):
         (folder / "run.json").write_text(hostile.json.dumps(document))
         (folder / "config.json").write_text(hostile.json.dumps({"lr": number, "text": name}))
         (folder / "notes.json").write_text(hostile.json.dumps({"tags": {name: True}, "display_name": name}))
-    return tmp_path / "store"
+    if request.param == "folder":
+        return tmp_path / "store"
+    database, mongo_url = request.getfixturevalue("database"), request.getfixturevalue("mongo_url")
+    with open_store(tmp_path / "store") as source, open_store(f"{mongo_url}/{database.name}") as target:
+        for run in source.find(sort="id"):
+            copy(run, target)
+    return f"{mongo_url}/{database.name}"
 
 
 def check_readable(page):

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import urllib.parse
 import uuid
 
@@ -193,6 +194,9 @@ def test_charts_are_drawn_tabled_saved_and_follow_new_runs_and_eyes(watched, ser
     with open_store(charted) as store:
         store.discard([store.get(f"{NUM_RUNS + 1:032x}")])
     page.wait_for_function(NUM_POINTS, arg=[SCATTER, NUM_RUNS - 1])
+    # A panel that is asked for in the moment of the removal answers so, and is asked for again.
+    gone = re.compile(r"status of (404|409) .*/workspace/panel\?")
+    watch.errors[:] = [error for error in watch.errors if not gone.search(error)]
     assert page.evaluate("window.hacked") is None
 
 
