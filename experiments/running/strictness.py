@@ -22,7 +22,7 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
-from configs.shipped import names_beside
+from configs.shipped import find_file, names_beside
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.construct import nearest, suggested
 from ingredients.config.entry_types import conform, infer, misfit
@@ -247,6 +247,9 @@ def _misread(
         return f"{name}: got a setting without `=`; write {entry}={value.strip()}"
     if set(name) & set("[]{},"):
         return f"{name}: got a part of a value that has spaces; quote the value: NAME='VALUE'"
+    recipe = Path("configs", f"{name}.yaml")
+    if find_file(recipe).is_file():
+        return f"{name}: there is no such named config; did you mean {recipe}?"
     hint = suggested(name, known, f"there are: {', '.join(known) or 'none'}")
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 

@@ -346,6 +346,7 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
         (["with", "zz={lr:", "[1,"], "[1,: got a part of a value that has spaces; quote the value: NAME='VALUE'"),
         (["with", "optimizer.lr 3"], "optimizer.lr 3: got a setting without `=`; write optimizer.lr=3"),
         (["with", "no/such.yaml"], "no/such.yaml: there is no such config file; check the path"),
+        (["with", "digits_mlp"], "digits_mlp: there is no such named config; did you mean configs/digits_mlp.yaml?"),
     ],
 )
 def test_words_that_cannot_be_meant_so_refused(refuse, words, message):
