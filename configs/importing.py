@@ -86,7 +86,7 @@ class _WorkingSet:
 
     @property
     def by_key(self) -> _WorkingSet:
-        """Gives the packages by name, with `get` alone."""
+        """The packages by name, for `get` alone."""
         return self
 
     @functools.cache  # noqa: B019 - one for the whole process
@@ -108,7 +108,7 @@ class _PackagesOfModules(dict[str, tuple[str, str]]):
     """Name and version of the package that a module at the top level is of, looked up when asked for."""
 
     def __bool__(self) -> bool:
-        return True  # for Sacred, which fills an empty one by itself
+        return True  # Sacred reads all packages into an empty one
 
     def get(self, module: str, default: Any = None) -> Any:
         if module in sys.stdlib_module_names:

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"]
+__all__ = ["FrozenList", "Map", "MutableMap", "alternatives", "freeze", "to_plain"]
 
 
 def freeze(value: Any) -> Any:
@@ -95,6 +95,15 @@ class FrozenList(list):
         return copy.deepcopy(to_plain(self), memo)
 
 
+def alternatives(names: Sequence[str]) -> str:
+    """Return names as a choice, such as `a, b or c`.
+
+    Args:
+        names: The names.
+    """
+    return " or ".join(", ".join(names).rsplit(", ", 1))
+
+
 class _Dotted(dict):
     """A dict with dotted access."""
 
@@ -109,11 +118,7 @@ class _Dotted(dict):
             raise AttributeError(name)
         keys = [key for key in self if isinstance(key, str)]
         near = difflib.get_close_matches(name, keys, n=3)
-        hint = (
-            f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?"
-            if near
-            else f"it has: {', '.join(keys) or 'nothing'}"
-        )
+        hint = f"did you mean {alternatives(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
         raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
 
     def __dir__(self) -> list[str]:

@@ -95,7 +95,7 @@ def clean_option(args: bool, run: Any) -> None:
     base = Path(info["base_dir"])
     names = uncommitted_files(base / (info["mainfile"] or "."), [base / name for name, _ in info["sources"]])
     if names is None:
-        raise RuntimeError(f"-e: {base} is in no git repository with a commit; commit the sources, or leave out -e")
+        raise RuntimeError(f"-e: git cannot compare {base} with a commit; commit the sources, or leave out -e")
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise RuntimeError(f"-e: not committed: {', '.join(names[:_MOST_NAMES])}{more}; commit them, or leave out -e")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from configs.map import alternatives
 from runs.errors import FilterError
 from runs.query.conditions import Condition, Filter, leaves
 from runs.query.filters import Question, names_in
@@ -33,11 +34,8 @@ class FieldNames:
             return
         if not self._backend.has_field(name) and self._backend.find(Question(limit=1)):
             near = similar_names(name, {*self._backend.fields(), *COMMON_FIELDS})
-            hint = (
-                f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?"
-                if near
-                else "see those of a run: python -m runs show latest --json"
-            )
+            listing = "see those of a run: python -m runs show latest --json"
+            hint = f"did you mean {alternatives(near)}?" if near else listing
             raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
         self._known.add(name)
 
@@ -50,7 +48,8 @@ class FieldNames:
             found: The runs that the backend found.
 
         Raises:
-            FilterError: If no run has one of the fields, or a text in an ordered one; or a status is not in capitals.
+            FilterError: If no run has one of the fields, if `<` or its kin compare a text with a field that is never a
+                text, or if a status is not in capitals.
         """
         asked = {question.by, *map(full_name, columns)}
         doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}

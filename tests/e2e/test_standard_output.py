@@ -142,7 +142,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_74(found, way):
 
 
 def without_notes(end):
-    """Return a command's exit code and errors, without what it notes before it writes."""
+    """Return a command's exit code and errors, without the notes that it prints first."""
     code, errors = end
     return code, re.sub("^note: .*\n", "", errors, flags=re.MULTILINE)
 

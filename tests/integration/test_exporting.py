@@ -377,7 +377,7 @@ def history_of(posts):
 
 @pytest.fixture
 def sync(tmp_path):
-    """Return a function that runs `wandb sync`, and the server, which keeps what it received."""
+    """Return a function that runs `wandb sync`, and the server that records what it receives."""
     pytest.importorskip("wandb")
     server = QuietServer(("127.0.0.1", 0), WandbServer)
     server.posts, server.uploads = [], {}

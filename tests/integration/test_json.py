@@ -237,7 +237,7 @@ reproduce 1 --in-place --tolerance loss=0.1
 show latest
 diff 1 latest
 """
-# Keys without a value in these documents: what was left out, failed, was resumed or cut off. Other tests look at them.
+# Keys that are empty in these documents, such as those of failed or resumed runs. Other tests look at their values.
 UNUSUAL = {
     "CopiedRun": {"left_out"},
     "Delivered": {"error"},

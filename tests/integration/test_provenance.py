@@ -156,8 +156,7 @@ def test_enforce_clean_rejects_a_run_whose_sources_are_not_committed(tmp_path, s
         subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
 
     assert (
-        rejected()
-        == f"error: -e: {tmp_path} is in no git repository with a commit; commit the sources, or leave out -e\n"
+        rejected() == f"error: -e: git cannot compare {tmp_path} with a commit; commit the sources, or leave out -e\n"
     )
     script = tmp_path / "recorded.py"
     git("init")

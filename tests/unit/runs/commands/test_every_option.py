@@ -23,7 +23,7 @@ def commands_of(parser):
 
 
 def options_of(parser):
-    """Return the names of the options by what they set: --max and --mode are one."""
+    """Return the names of each option by its attribute; --max and --mode share one."""
     options: dict[str, list[str]] = {}
     for each in (parser, *commands_of(parser).values()):
         for action in each._actions:
