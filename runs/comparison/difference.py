@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from runs.errors import StoreError
@@ -72,7 +73,7 @@ def diff(old: Run, new: Run) -> Difference:
         packages=changes(mapping_of(old.provenance.get("packages")), mapping_of(new.provenance.get("packages"))),
         git=changes(_git(old), _git(new)),
         outcome=changes(*({name: run[name] for name in _RESULTS} for run in (old, new))),
-        metrics=changes(_statistics(old), _statistics(new)),
+        metrics=_metric_changes(old, new),
     )
 
 
@@ -95,8 +96,28 @@ def _git(run: Run) -> dict[str, Any]:
     return {name: git[name] for name in _GIT if name in git}
 
 
-def _statistics(run: Run) -> dict[str, Any]:
-    return dotted({name: value for name, value in run.summary.items() if not name.startswith("system/")})
+def _metric_changes(old: Run, new: Run) -> Changes:
+    summaries = [{k: v for k, v in run.summary.items() if not k.startswith("system/")} for run in (old, new)]
+    for name in summaries[0].keys() & summaries[1].keys():
+        if _differ_by_mean(*(summary[name] for summary in summaries)):
+            # Earlier versions rounded the mean at each heartbeat; the points tell whether it differs.
+            for run, summary in zip((old, new), summaries, strict=True):
+                summary[name] = _summary_of_points(run, name) or summary[name]
+    return changes(*map(dotted, summaries))
+
+
+def _differ_by_mean(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return set(changes(old, new).changed) == {"mean"}
+
+
+def _summary_of_points(run: Run, name: str) -> dict[str, Any] | None:
+    from observers.record.points.summaries import summarize
+
+    try:
+        series = run.metric(name)
+    except StoreError:
+        return None
+    return summarize(series.values, series.steps) if len(series) else None
 
 
 def _sources(old: dict[str, Content], new: dict[str, Content]) -> dict[str, str]:

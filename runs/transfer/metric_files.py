@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ def write_metrics(run: Run, folder: Path) -> None:
         StoreError: If a metric cannot be read.
         OSError: If the folder cannot be written.
     """
-    names, stored = run.metrics, run.summary
+    names = run.metrics
 
     def each() -> Iterator[tuple[str, Series]]:
         for number, name in enumerate(names):
@@ -41,22 +40,16 @@ def write_metrics(run: Run, folder: Path) -> None:
         run.store.tell(f"metrics of run {run.id}", len(names), len(names))
 
     if names:
-        write_series(folder, each(), without_zone(run.start_time) or datetime(1970, 1, 1), stored)
+        write_series(folder, each(), without_zone(run.start_time) or datetime(1970, 1, 1))
 
 
-def write_series(
-    folder: Path,
-    each_series: Iterable[tuple[str, Series]],
-    start: datetime,
-    stored: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
+def write_series(folder: Path, each_series: Iterable[tuple[str, Series]], start: datetime) -> None:
     """Write metrics into the folder of a run, in Sacred's form as well if there are at most `MAX_SACRED_POINTS`.
 
     Args:
         folder: The folder.
         each_series: Each metric's name with its points.
         start: When the run started, in UTC without a time zone.
-        stored: Summaries that are known, by metric; others are computed.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -72,17 +65,14 @@ def write_series(
             points.write(data)
             sums.write(entries_of(data, total))
             total += len(series)
-            summary |= _summary_of(name, series, stored)
+            if len(series):
+                summary[name] = summarize(series.values, series.steps)
             if total <= MAX_SACRED_POINTS:
                 sacred[name] = _as_sacred(series, start)
     (folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
     if 0 < total <= MAX_SACRED_POINTS:
         (folder / SACRED_METRICS).write_text(json.dumps(sacred))  # many times quicker than indented
-
-
-def _summary_of(name: str, series: Series, stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: stored.get(name) or summarize(series.values, series.steps)} if len(series) else {}
 
 
 def _name_row(number: int, name: str, series: Series) -> dict[str, Any]:

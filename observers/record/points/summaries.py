@@ -1,11 +1,15 @@
-"""Summaries of metrics: a curve in ten numbers, extended as points are logged."""
+"""Summaries of metrics: a curve in ten numbers, extended as points are logged.
+
+The sum behind each mean is exact, so that the same points have the same summary, however they arrived: in a few large
+heartbeats or many small ones, in one session or several, copied or imported.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,10 +17,24 @@ from observers.record.points.intact_points import read_intact_points
 from observers.record.points.points import POINT, Names, to_steps
 from observers.record.schema import read_names
 
-__all__ = ["GrowingSummaries", "add_to_summaries", "summaries", "summarize"]
+__all__ = ["NO_SUMMARIES", "GrowingSummaries", "Summaries", "add_to_summaries", "summaries", "summarize"]
 
 _CHUNK_POINTS = 2**18
 _NONE = np.empty(0, POINT)
+# Sums are counted in the least float, 2**-1074, of which every finite float is a multiple.
+_UNIT_BITS = 1074
+# Greater numbers could overflow while they are split, and are added one by one.
+_MAX_SPLIT = 2.0**960
+
+
+class Summaries(NamedTuple):
+    """The summaries of metrics by name, and the exact sum behind each mean, as a multiple of 2**-1074."""
+
+    rows: dict[str, dict[str, Any]]
+    totals: dict[str, int]
+
+
+NO_SUMMARIES = Summaries({}, {})
 
 
 class GrowingSummaries:
@@ -29,7 +47,7 @@ class GrowingSummaries:
     def __init__(self, read: Callable[[int, int], np.ndarray]) -> None:
         self._read = read
         # The summaries, and the number of points in them, which change together.
-        self._done: tuple[dict[str, dict[str, Any]], int] = ({}, 0)
+        self._done: tuple[Summaries, int] = (NO_SUMMARIES, 0)
         # Points that are still in memory, and the number of the first one in the file.
         self._fresh: list[np.ndarray] = []
         self._start = self._num_fresh = 0
@@ -71,9 +89,9 @@ class GrowingSummaries:
             done += len(points)
             summary = add_to_summaries(summary, points, names)
             self._done = summary, done
-        return summary
+        return summary.rows
 
-    def restart(self, summary: dict[str, dict[str, Any]], num_points: int) -> None:
+    def restart(self, summary: Summaries, num_points: int) -> None:
         """Replace the summaries, after the file's content was replaced.
 
         Args:
@@ -84,33 +102,31 @@ class GrowingSummaries:
         self._done = summary, num_points
 
 
-def summarize(values: np.ndarray, steps: np.ndarray, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the summary of one metric after more points, without reading the old ones.
+def summarize(values: np.ndarray, steps: np.ndarray) -> dict[str, Any]:
+    """Return the summary of one metric.
 
     Args:
-        values: (n,) new values, at least one.
+        values: (n,) its values, at least one.
         steps: (n,) their steps.
-        before: The summary so far.
 
     Returns:
         `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
         `first` and `last` only; `finite` is the number of values in `mean`.
     """
+    is_float = steps.dtype.kind == "f"
     rows = np.zeros(len(values), POINT)
-    is_float = np.full(len(values), steps.dtype.kind == "f")
     rows["value"] = values
-    rows["step"] = steps.astype(np.float64).view(np.int64) if is_float.any() else steps
-    return _joined(before, next(_summaries_of(rows, is_float, np.zeros(1, np.intp))))
+    rows["step"] = steps.astype(np.float64).view(np.int64) if is_float else steps
+    return add_to_summaries(NO_SUMMARIES, rows, {0: ("", is_float)}).rows[""]
 
 
-def summaries(folder: Path) -> dict[str, dict[str, Any]]:
+def summaries(folder: Path) -> Summaries:
     """Return the summary of every metric, over all intact points in `metrics.bin`.
 
     Args:
         folder: The run's folder.
     """
-    summary: dict[str, dict[str, Any]] = {}
-    names, start = read_names(folder), 0
+    summary, names, start = NO_SUMMARIES, read_names(folder), 0
     while True:
         points, count = read_intact_points(folder, start, start + _CHUNK_POINTS)
         if not count:
@@ -119,7 +135,7 @@ def summaries(folder: Path) -> dict[str, dict[str, Any]]:
         start += count
 
 
-def add_to_summaries(before: Mapping[str, dict[str, Any]], points: np.ndarray, names: Names) -> dict[str, Any]:
+def add_to_summaries(before: Summaries, points: np.ndarray, names: Names) -> Summaries:
     """Return the summaries after more points; see `summarize`.
 
     All metrics are processed at once, so ten thousand cost hardly more than one.
@@ -130,7 +146,7 @@ def add_to_summaries(before: Mapping[str, dict[str, Any]], points: np.ndarray, n
         names: By metric id: the name, and whether steps are floats.
     """
     if not len(points):
-        return dict(before)
+        return before
     groups: dict[str, int] = {}
     # By id: the group, and whether steps are floats. The last entry is for ids without a name.
     last = max(names, default=-1) + 1
@@ -148,18 +164,18 @@ def add_to_summaries(before: Mapping[str, dict[str, Any]], points: np.ndarray, n
         order = np.argsort(group, kind="stable")
         order = order[np.searchsorted(group[order], 0) :]
         if not len(order):
-            return dict(before)
+            return before
         rows, starts = points[order], np.searchsorted(group[order], np.arange(len(groups)))
         is_float = float_of[number[order]]
-    changed = {
-        name: _joined(before.get(name), new)
-        for name, new in zip(groups, _summaries_of(rows, is_float, starts), strict=True)
-    }
-    return {**before, **changed}
+    changed, totals = {}, {}
+    for name, new in zip(groups, _summaries_of(rows, is_float, starts), strict=True):
+        totals[name] = before.totals.get(name, 0) + new["total"]
+        changed[name] = _joined(before.rows.get(name), new, totals[name])
+    return Summaries({**before.rows, **changed}, {**before.totals, **totals})
 
 
 def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) -> Iterator[dict[str, Any]]:
-    """Yield the summary of each group of `rows` (n,), which begin at `starts`, with a `total` instead of the mean."""
+    """Yield the summary of each group of `rows` (n,), which begin at `starts`, with the exact total for the mean."""
     values = np.ascontiguousarray(rows["value"])
     ends = np.append(starts[1:], len(rows))
     lengths = ends - starts
@@ -176,14 +192,45 @@ def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) ->
         is_nan, summed = np.isnan(values), np.where(finite, values, 0.0)
         num_finite = np.add.reduceat(finite.astype(np.int64), starts)
         num_numbers = np.add.reduceat((~is_nan).astype(np.int64), starts)
-    with np.errstate(over="ignore"):
-        total = np.add.reduceat(summed, starts)
-    columns |= {"finite": num_finite.tolist(), "total": total.tolist(), "numbers": num_numbers.tolist()}
+    total = _exact_sums(summed, starts, lengths)
+    columns |= {"finite": num_finite.tolist(), "total": total, "numbers": num_numbers.tolist()}
     for name, extreme, none in (("min", np.minimum, math.inf), ("max", np.maximum, -math.inf)):
         at = _extremes(values, is_nan, starts, lengths, extreme, none)
         columns |= {name: values[at].tolist(), f"{name}_step": _steps(rows, is_float, at)}
     for entries in zip(*columns.values(), strict=True):
         yield dict(zip(columns, entries, strict=True))
+
+
+def _exact_sums(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> list[int]:
+    """Return the sum of the finite values (n,) of each group, as a multiple of 2**-1074.
+
+    Each round takes so many leading bits from all values that their sum, in any order, is a float without rounding.
+
+    Source: https://doi.org/10.1137/050645671 (algorithm 3.2, ExtractVector)
+    """
+    if len(values) == len(starts):  # one point of each of many metrics
+        return [_in_units(value) for value in values.tolist()]
+    totals = [0] * len(starts)
+    is_huge = np.abs(values) > _MAX_SPLIT
+    if is_huge.any():
+        rows = np.flatnonzero(is_huge)
+        for group, value in zip(np.searchsorted(starts, rows, "right") - 1, values[rows].tolist(), strict=True):
+            totals[group] += _in_units(value)
+        values = np.where(is_huge, 0.0, values)
+    room = np.frexp(lengths + 2.0)[1]
+    while values.any():
+        greatest = np.maximum.reduceat(np.abs(values), starts)
+        bound = np.repeat(np.ldexp(1.0, np.frexp(greatest)[1] + room), lengths)
+        leading = (bound + values) - bound
+        values = values - leading
+        sums = np.add.reduceat(leading, starts).tolist()
+        totals = [total + _in_units(part) if part else total for total, part in zip(totals, sums, strict=True)]
+    return totals
+
+
+def _in_units(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << (_UNIT_BITS + 1 - denominator.bit_length())
 
 
 def _extremes(
@@ -212,16 +259,15 @@ def _steps(rows: np.ndarray, is_float: np.ndarray, at: np.ndarray) -> list[int |
     return [b if f else a for a, b, f in zip(steps.tolist(), decoded, is_float[at].tolist(), strict=True)]
 
 
-def _joined(before: Mapping[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of all points: `before` for the earlier ones, `new` for those that follow."""
+def _joined(before: Mapping[str, Any] | None, new: dict[str, Any], total: int) -> dict[str, Any]:
+    """Return the summary of all points: `before` for the earlier ones, `new` for those that follow; `total` of both."""
     row = dict(before or {"count": 0, "first": new["first"], "finite": 0, "mean": math.nan})
     for name, is_better in (("min", float.__lt__), ("max", float.__gt__)):
         if new["numbers"] and (name not in row or is_better(new[name], float(row[name]))):
             row |= {name: new[name], f"{name}_step": new[f"{name}_step"]}
     if new["finite"]:
-        total = (row["mean"] * row["finite"] if row["finite"] else 0.0) + new["total"]
         row["finite"] += new["finite"]
-        row["mean"] = total / row["finite"]
+        row["mean"] = total / (row["finite"] << _UNIT_BITS)  # of two ints, which Python rounds correctly
     row["count"] += new["count"]
     row |= {"last": new["last"], "last_step": new["last_step"]}
     return row

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from runs.comparison.comparing import compare
+from runs.comparison.difference import diff
 from runs.comparison.direction import direction_of
 from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (
@@ -416,3 +417,18 @@ def test_latex_sets_names_as_they_are(write_store):
     assert row.endswith(r"\\")
     assert escape_latex("a_b{c}\x1b") == r"a\_b\{c\}?"
     assert [line[:1] for line in text.splitlines() if "caution" in line or "paired" in line] == ["%"]
+
+
+def test_diff_does_not_report_a_mean_that_an_earlier_version_rounded_otherwise(write_store):
+    store = write_store({"metrics": {"loss": [0.1, 0.2, 0.4]}}, {"metrics": {"loss": [0.1, 0.2, 0.4]}})
+    path = store.get(2).folder / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["loss"]["mean"] = math.nextafter(summary["loss"]["mean"], 1)
+    path.write_text(json.dumps(summary))
+    assert not diff(store.get(1), store.get(2))
+
+
+def test_diff_reports_a_mean_that_differs_in_a_point(write_store):
+    values = [0.1, 0.2, 0.3, 0.4]
+    store = write_store({"metrics": {"loss": values}}, {"metrics": {"loss": [0.1, 0.3, 0.3, 0.4]}})
+    assert list(diff(store.get(1), store.get(2)).metrics.changed) == ["loss.mean"]
