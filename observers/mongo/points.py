@@ -23,7 +23,7 @@ from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.points.intact_points import read_intact_points
 from observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
-from observers.record.schema import POINTS, read_names
+from observers.record.schema import POINTS, MetricNames, read_names
 from observers.record.storable import storable_text
 
 __all__ = [
@@ -62,6 +62,7 @@ class PointDelivery:
     def __init__(self, shipment: Shipment, start: datetime) -> None:
         self._run = shipment
         self._start = start
+        self._names = MetricNames(shipment.folder)
         self.restart()
 
     def restart(self) -> None:
@@ -95,11 +96,13 @@ class PointDelivery:
         points, num_read = read_intact_points(self._run.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
         if not num_read:
             return False
-        names = read_names(self._run.folder)
-        numbers = np.unique(points["metric"])
-        if any(number not in names for number in numbers.tolist()):
+        self._names.folder = self._run.folder
+        known, numbers = self._names.by_id, np.unique(points["metric"]).tolist()
+        if any(number not in known for number in numbers):
             return False  # the name is not on the disk yet
-        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names, default=-1) + 1)], bool)
+        names = {number: known[number] for number in numbers}
+        floats = np.zeros(max(numbers, default=-1) + 1, bool)
+        floats[[number for number, (_, as_float) in names.items() if as_float]] = True
         counts, tails = dict(self.counts), dict(self._tails)
         for name, new in by_name(points, names).items():
             if not len(new):

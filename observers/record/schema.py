@@ -72,15 +72,17 @@ Readers skip it, and the next writer cuts it off.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from observers.record.json_text import load_json, parse_json
-from observers.record.regular_file import read_regular
+from observers.record.regular_file import open_regular, read_regular
 
 __all__ = [
+    "MetricNames",
     "checkpoint_files",
     "newer_format",
     "rank_files",
@@ -173,7 +175,58 @@ def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
     Returns:
         By id: the name, and whether the steps of its points are floats. A metric with both kinds of steps has two ids.
     """
-    return {row["id"]: (row["name"], row.get("steps") == "float") for row in read_json_lines(folder / NAMES)}
+    return MetricNames(folder).by_id
+
+
+class MetricNames:
+    """The metrics of a run, for repeated reading: a file that has grown is parsed from where it ended before.
+
+    Attributes:
+        folder: The run's folder; the owner updates it if the folder is moved.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._forget()
+
+    def _forget(self) -> None:
+        # The inode of the file, the bytes that were parsed, and the last line of them.
+        self._state: tuple[int, int, bytes] = (0, 0, b"")
+        self._by_id: dict[int, tuple[str, bool]] = {}
+        self._by_name: dict[str, dict[int, tuple[str, bool]]] = {}
+
+    @property
+    def by_id(self) -> dict[int, tuple[str, bool]]:
+        """See `read_names`; later names are not added to this dict."""
+        self._read_on()
+        return self._by_id
+
+    def of(self, name: str) -> dict[int, tuple[str, bool]]:
+        """Return the one or two ids of a metric, as `by_id` has them; none if there is no such metric."""
+        self._read_on()
+        return self._by_name.get(name, {})
+
+    def _read_on(self) -> None:
+        try:
+            with open_regular(self.folder / NAMES) as stream:
+                inode, (before, end, last) = os.fstat(stream.fileno()).st_ino, self._state
+                stream.seek(end - len(last))
+                if inode != before or stream.read(len(last)) != last:  # the record was rewound
+                    self._forget()
+                    end, last = 0, b""
+                    stream.seek(0)
+                lines = stream.read().split(b"\n")[:-1]
+        except FileNotFoundError:
+            self._forget()
+            return
+        if not lines:
+            return
+        rows = [parse_json(line) for line in lines]
+        new = {row["id"]: (row["name"], row.get("steps") == "float") for row in rows}
+        self._by_id, self._by_name = {**self._by_id, **new}, dict(self._by_name)
+        for number, entry in new.items():
+            self._by_name[entry[0]] = {**self._by_name.get(entry[0], {}), number: entry}
+        self._state = inode, end + sum(map(len, lines)) + len(lines), lines[-1] + b"\n"
 
 
 def rank_files(folder: Path) -> dict[int, Path]:

@@ -15,13 +15,24 @@ import operator
 import os
 import struct
 import zlib
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 
 import numpy as np
 
-from observers.record.points.points import POINT, SLOT, TICKS_PER_S, Series, of_metrics, points_in, split_metrics
+from observers.record.append_file import pread
+from observers.record.points.points import (
+    POINT,
+    SLOT,
+    TICKS_PER_S,
+    Series,
+    of_metrics,
+    points_in,
+    rows_by_metric,
+    split_metrics,
+)
 from observers.record.regular_file import open_regular
-from observers.record.schema import CHILD_POINTS, LIVE, POINTS, SUMS, read_names
+from observers.record.schema import CHILD_POINTS, LIVE, POINTS, SUMS, MetricNames, read_names
 
 __all__ = [
     "ENTRY_BYTES",
@@ -51,6 +62,14 @@ _MAX_POINTS = 2**16
 _PIECE = 2**20
 # How often points that seem damaged are read: they may have been replaced in the meantime.
 _ATTEMPTS = 3
+# A run of fewer points is read as a whole; of one with more, no places are kept.
+_FEW_POINTS, _MAX_PLACED_POINTS = 2**16, 2**23
+# Reading a point by itself takes as long as so many in a row.
+_SPARSE = 256
+# Finding the places of all points takes about as long as reading so many metrics.
+_MANY_READS = 8
+# The run that was read last, how often, and, if many of its metrics were, the places of all points by metric id.
+_last_read: tuple[Hashable, int, dict[int, np.ndarray]] = (None, 0, {})
 # Damage that was reported: the folder and the message.
 _reported: set[tuple[Path, str]] = set()
 
@@ -287,20 +306,27 @@ def read_metrics(folder: str | Path) -> dict[str, Series]:
     return split_metrics(points, read_names(Path(folder)))
 
 
-def read_metric(folder: str | Path, name: str) -> Series | None:
+def read_metric(
+    folder: str | Path, name: str, names: MetricNames | None = None, version: Hashable | None = None
+) -> Series | None:
     """Return one metric of a run; the points of others are read in pieces and dropped.
 
     Args:
         folder: The run's folder.
         name: The metric's name.
+        names: The run's names, if they are kept for several calls.
+        version: A value that changes with the points; None if they may change unnoticed.
 
     Returns:
         The metric; None if the run has none of that name.
     """
     folder = Path(folder)
-    names = {number: entry for number, entry in read_names(folder).items() if entry[0] == name}
-    if not names:
+    names = names or MetricNames(folder)
+    ids = names.of(name)
+    if not ids:
         return None
+    if version is not None and (places := _places_of(folder, version, ids)) is not None:
+        return split_metrics(_points_at(folder, places), ids)[name]
     for _ in range(_ATTEMPTS):
         live = read_live(folder)
         before = _status(folder)
@@ -309,12 +335,51 @@ def read_metric(folder: str | Path, name: str) -> Series | None:
         for start in range(0, max(size, 1), _PIECE):
             # The last piece ends where the file ends by now.
             points, count = read_intact_points(folder, start, start + _PIECE if start + _PIECE < size else None)
-            parts.append(of_metrics(points, names))
+            parts.append(of_metrics(points, ids))
             num_points += count
-        if _status(folder)[0] == before[0]:
-            break  # otherwise the record was rewound in the meantime
-    parts += [of_metrics(there[max(0, num_points - base) :], names) for base, there in live]
-    return split_metrics(parts[0] if len(parts) == 1 else np.concatenate(parts), names)[name]
+        later = names.of(name)
+        if _status(folder)[0] == before[0] and later == ids:
+            break  # otherwise the record was rewound in the meantime, or the first step of the other kind was logged
+        ids = later
+    parts += [of_metrics(there[max(0, num_points - base) :], ids) for base, there in live]
+    return split_metrics(parts[0] if len(parts) == 1 else np.concatenate(parts), ids)[name]
+
+
+def _places_of(folder: Path, version: Hashable, ids: Iterable[int]) -> np.ndarray | None:
+    """Return the numbers of the points of a metric, in order; None if reading all points is as quick.
+
+    When many metrics of a run are read, the places of all are found at once, and kept until another run is read.
+    """
+    global _last_read
+    (key, num_reads, found), count = _last_read, _status(folder)[1] // POINT.itemsize
+    if key != (folder, version):
+        key, num_reads, found = (folder, version), 0, {}
+    if num_reads == _MANY_READS and _FEW_POINTS < count <= _MAX_PLACED_POINTS:
+        found = _all_places(folder)
+    _last_read = key, num_reads + 1, found
+    if not found:
+        return None
+    none = np.empty(0, np.uint32)
+    places = np.sort(np.concatenate([none, *(found.get(number, none) for number in ids)]))
+    return places if len(places) * _SPARSE < count else None
+
+
+def _all_places(folder: Path) -> dict[int, np.ndarray]:
+    """Return the numbers of all points by metric id; nothing if a point is damaged."""
+    points, count = read_intact_points(folder)
+    if len(points) != count:
+        return {}
+    numbers = np.arange(count, dtype=np.uint32)
+    return {metric: numbers[rows] for metric, rows in rows_by_metric(points["metric"]).items()}
+
+
+def _points_at(folder: Path, places: np.ndarray) -> np.ndarray:
+    """Read the points with some numbers, one by one."""
+    size = POINT.itemsize
+    with open_regular(folder / POINTS) as stream:
+        handle = stream.fileno()
+        data = b"".join(pread(handle, size, place * size) for place in places.tolist())
+    return np.frombuffer(bytearray(data), POINT)
 
 
 def _status(folder: Path) -> tuple[int, int]:

@@ -27,6 +27,7 @@ __all__ = [
     "is_rewound",
     "of_metrics",
     "points_in",
+    "rows_by_metric",
     "split_metrics",
     "to_steps",
 ]
@@ -182,7 +183,7 @@ def by_name(points: np.ndarray, names: Names) -> dict[str, np.ndarray]:
     numbers: dict[str, list[int]] = {}
     for number, (name, _) in names.items():
         numbers.setdefault(name, []).append(number)
-    rows = _rows_by_metric(points["metric"])
+    rows = rows_by_metric(points["metric"])
     none = np.empty(0, np.intp)
     parts = {}
     for name, ids in numbers.items():
@@ -224,7 +225,7 @@ def _taken(points: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
     return words.take(rows, 0).view(POINT).reshape(-1)
 
 
-def _rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
+def rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
     """Return the rows of each metric's points, in order; a slice if there is only one metric.
 
     Args:

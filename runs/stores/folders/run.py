@@ -34,11 +34,11 @@ from observers.record.schema import (
     SUMMARY,
     SUMS,
     VALUES,
+    MetricNames,
     checkpoint_files,
     newer_format,
     rank_files,
     read_json_lines,
-    read_names,
 )
 from observers.record.stored_files import md5_in
 from runs.errors import StoreError, naming_os_errors
@@ -82,7 +82,7 @@ class FolderRun(Run):
         self.folder = base / id
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in self.__dict__.items() if name != "_files"}
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_files", "_names")}
         return {**state, "base": self.base.absolute(), "folder": self.folder.absolute()}
 
     @functools.cached_property
@@ -123,10 +123,14 @@ class FolderRun(Run):
 
     # ------------------------------------------------------------------ points
 
+    @functools.cached_property
+    def _names(self) -> MetricNames:
+        return MetricNames(self.folder)
+
     def _metric_names(self) -> list[str]:
         if (self._files / POINTS).exists():
             with self._damage_to("metrics"):
-                return list({str(name) for name, _ in read_names(self.folder).values()})
+                return list({str(name) for name, _ in self._names.by_id.values()})
         return list(_read(self.folder / SACRED_METRICS))
 
     def _series(self, name: str) -> Series | None:
@@ -135,7 +139,7 @@ class FolderRun(Run):
             from observers.record.points.intact_points import read_metric
 
             with self._damage_to("metrics"):
-                return read_metric(self.folder, name)
+                return read_metric(self.folder, name, self._names, version_of_points(self.folder))
         from runs.stores.stock_sacred import series_of
 
         return series_of(_read(self.folder / SACRED_METRICS).get(name), without_zone(self.start_time))

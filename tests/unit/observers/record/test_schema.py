@@ -2,11 +2,12 @@ import math
 
 import numpy as np
 
+from observers.record import schema
 from observers.record.journal import Journal
 from observers.record.points.intact_points import read_metrics, read_points
 from observers.record.points.points import POINT
 from observers.record.points.summaries import summarize
-from observers.record.schema import read_json_lines
+from observers.record.schema import NAMES, MetricNames, read_json_lines, read_names
 
 
 def ticks(count):
@@ -66,3 +67,31 @@ def test_summarize_leaves_nan_out_of_extremes_and_infinities_out_of_the_mean():
         "max": math.inf,
         "max_step": 30,
     }
+
+
+def test_metric_names_parse_what_is_new_in_the_file(tmp_path, monkeypatch):
+    lines = [b'{"id": %d, "name": "m%d"}\n' % (number, number % 3) for number in range(6)]
+    lines[3] = b'{"id": 3, "name": "m0", "steps": "float"}\n'
+    parsed, parse = [], schema.parse_json
+    monkeypatch.setattr(schema, "parse_json", lambda text: parsed.append(text) or parse(text))
+    names = MetricNames(tmp_path)
+    assert names.by_id == {}
+    path = tmp_path / NAMES
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:9])
+    assert names.of("m0") == {0: ("m0", False)}
+    assert names.of("m3") == {}
+    before = names.by_id
+    path.write_bytes(b"".join(lines))
+    assert names.of("m0") == {0: ("m0", False), 3: ("m0", True)}
+    assert names.by_id.keys() == set(range(6))
+    assert before.keys() == {0, 1, 2}
+    assert [line + b"\n" for line in parsed] == lines
+    # Rewound, and longer than before, without and with another inode.
+    for rewound in (b'{"id": 0, "name": "other"}\n', b'{"id": 0, "name": "another", "more": "%s"}\n' % (b"x" * 300)):
+        path.unlink()
+        path.write_bytes(rewound)
+        assert names.by_id == read_names(tmp_path)
+        assert len(names.by_id) == 1
+    path.unlink()
+    assert names.by_id == {}
+    assert names.of("other") == {}

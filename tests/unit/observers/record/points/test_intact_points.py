@@ -18,11 +18,12 @@ from observers.record.points.intact_points import (
     entries_of,
     read_blocks,
     read_intact_points,
+    read_metric,
     read_metrics,
 )
 from observers.record.points.points import POINT
 from observers.record.points.rewinding import held, num_missing, read_position
-from observers.record.schema import LIVE, POINTS, SUMS
+from observers.record.schema import LIVE, POINTS, SUMS, MetricNames
 
 START = 1_700_000_000.0
 
@@ -218,3 +219,32 @@ def test_damaged_id_of_a_metric_is_not_counted_on_from(tmp_path, caplog):
         assert again.points.metric("other").tag == 2
         again.close()
     assert json.loads((tmp_path / "metrics.names.jsonl").read_text().splitlines()[-1]) == {"id": 1, "name": "other"}
+
+
+def test_many_metrics_read_one_by_one_are_those_read_at_once(tmp_path, monkeypatch):
+    for name, number in (("_FEW_POINTS", 8), ("_MANY_READS", 2), ("_SPARSE", 2)):
+        monkeypatch.setattr(intact_points, name, number)
+    journal = Journal(tmp_path)
+    for step in range(6):
+        for name in "abcdef":
+            steps = [step / 2 if name == "b" and step % 2 else step]
+            journal.points.add_batch(name, steps, [step * ord(name)], np.array([step]))
+    journal.close()
+    names, sizes, read = MetricNames(tmp_path), [], intact_points.pread
+    monkeypatch.setattr(intact_points, "pread", lambda *args: sizes.append(args[1]) or read(*args))
+
+    def check(version):
+        found = read_metrics(tmp_path)
+        for name in "abcdef":
+            series = read_metric(tmp_path, name, names, version)
+            for field in ("steps", "values", "times"):
+                np.testing.assert_array_equal(getattr(series, field), getattr(found[name], field))
+                assert getattr(series, field).dtype == getattr(found[name], field).dtype
+                assert getattr(series, field).flags.writeable
+
+    check(1)
+    assert sizes == [POINT.itemsize] * 6 * 4  # of the last four, each point by itself
+    flip(tmp_path / POINTS, 5 * POINT.itemsize)
+    check(2)
+    check(None)
+    assert len(sizes) == 6 * 4
