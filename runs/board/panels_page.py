@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 from starlette.responses import Response
 
 from runs.board.answers import look_again_s, numbers_response
@@ -32,7 +31,7 @@ MAX_DRAWN = 500
 # pixels that a panel has. Drawing takes a time that grows with them.
 _MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 30_000, 2_000, 100
 _MAX_METRICS, _MAX_QUANTITIES = 1_000, 10
-# Runs whose metrics a page offers, and runs that are asked whether they still log.
+# Runs that are asked whether they still log.
 _MAX_ASKED = 50
 # The section of the pinned panels; no metric begins so.
 PINNED = "/"
@@ -48,13 +47,13 @@ def sections_of(runs: Sequence[Run], pinned: Sequence[str]) -> list[Section]:
     """Return the panels of runs in sections: pinned ones, then a panel for each metric, by the first part of its name.
 
     Args:
-        runs: The runs; the first 50 are asked.
+        runs: The runs; those that panels draw are asked.
         pinned: The pinned panels.
 
     Returns:
         The sections with their panels, those of validation first and of the machine last.
     """
-    names = sorted({name for run in runs[:_MAX_ASKED] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
+    names = sorted({name for run in runs[:MAX_DRAWN] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
     sections: dict[str, list[str]] = {PINNED: list(pinned)} if pinned and runs else {}
     for name in names:
         if name in pinned:
@@ -153,7 +152,7 @@ def _made(
 
 def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
     """Return the metrics and expressions of a panel; a metric that holds a comma is one of them."""
-    metrics = [title] if any(title in run.metrics for run in runs[:_MAX_ASKED]) else split_quantities(title)
+    metrics = [title] if any(title in run.metrics for run in runs) else split_quantities(title)
     if not 0 < len(metrics) <= _MAX_QUANTITIES:
         raise PlotError(f"got {len(metrics)} metrics to draw, expected 1 to {_MAX_QUANTITIES} in a panel")
     return metrics
@@ -191,8 +190,7 @@ def _points(visit: Visit) -> Response:
     tables = []
     for curve in panel.curves:
         shown = between(visit, curve.x)
-        x = curve.x.astype(np.int64) if view.x == "step" else curve.x
-        columns = [x, curve.y, *(getattr(curve, name) for _, name in optional)]
+        columns = [curve.x, curve.y, *(getattr(curve, name) for _, name in optional)]
         tables.append(Table(curve.label, [None if column is None else column[shown] for column in columns]))
     head = ["curve", _X_COLUMNS.get(view.x, view.x), "value", *(title for title, _ in optional)]
     return file_response(panel.metric, head, tables)

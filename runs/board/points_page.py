@@ -40,22 +40,23 @@ def _series(visit: Visit) -> Response:
     run = visit.store.get(visit.asked("run"))
     series, num_before = _asked_series(visit, run)
     positions = series.times if visit.asked("axis") == "times" else series.steps
-    order = np.argsort(positions, kind="stable") if np.any(np.diff(positions) < 0) else slice(None)
+    order = np.argsort(positions, kind="stable")
+    order = order[np.isfinite(positions[order])]  # a run of stock Sacred may lack times
     num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
-    bounds = visit.bound("from"), visit.bound("to")
+    bounds, log_y = (visit.bound("from"), visit.bound("to")), bool(visit.asked("log"))
     values = series.values[order]
-    chosen = pixels(positions[order], values, num_pixels, *bounds)
+    chosen = pixels(positions[order], values, num_pixels, *bounds, log_y=log_y)
     weight = visit.bound("smoothing", "a number from 0 to below 1") or 0.0
     averages = smoothed(values, weight)
     if weight:  # averages are of all points; take those that draw either curve
-        chosen = np.union1d(chosen, pixels(positions[order], averages, num_pixels, *bounds))
+        chosen = np.union1d(chosen, pixels(positions[order], averages, num_pixels, *bounds, log_y=log_y))
     return json_response(
         {
             "steps": series.steps[order][chosen].tolist(),
             "values": _plain(values[chosen]),
             "smoothed": _plain(averages[chosen]) if weight else None,
             "times": series.times[order][chosen].tolist(),
-            "inherited": int(np.searchsorted(positions[order][chosen], np.min(positions[num_before:])))
+            "inherited": int(np.searchsorted(positions[order][chosen], np.nanmin(positions[num_before:])))
             if 0 < num_before < len(series)
             else 0,
             "count": len(series),

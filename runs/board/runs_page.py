@@ -163,6 +163,7 @@ def _grouped(visit: Visit, view: RunsView) -> _Shown:
     for name in view.fields_by if runs else ():
         visit.store.check_field(name)
     groups = group_runs(runs, view.fields_by)[0] if runs else []
+    visit.store.prefetch(runs[:MAX_DRAWN], ["metrics"])
     numbers: dict[str, list[list[float]]] = {}
     for name in names:
         values = [[_as_float(value) for run in group.runs if is_number(value := _value(run, name))] for group in groups]

@@ -228,7 +228,7 @@ class RunsView(UrlView):
     @property
     def settings(self) -> str:
         """The part of a panel's URL that the form of the charts adds, as workspace.js writes it."""
-        names = ("x", "smoothing", "log_y", "joined", "band")
+        names = ("x", "smoothing", "log_x", "log_y", "joined", "band")
         pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
         return "".join(f"&{name}={value}" for name, value in pairs)
 
@@ -249,6 +249,7 @@ class RunsView(UrlView):
             num_points=num_points,
             between=between,
             joined=self.joined and not self.group,
+            log_x=self.log_x and self.x != "wall",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -69,8 +70,9 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
     """Return the mean of several curves.
 
     Curves with different positions are interpolated on straight lines between their own points, never beyond the first
-    and last, and not across a gap. So fewer curves may count at some points: `counts` has the number. The interval is
-    Student's interval of the mean, position by position: it does not hold for the curve as a whole.
+    and last, and not across a gap. So fewer curves may count at some points: `counts` has the number. Several values of
+    a curve at one position count with their mean. The interval is Student's interval of the mean, position by position:
+    it does not hold for the curve as a whole.
 
     Args:
         curves: At least one, each from an independent repetition.
@@ -97,7 +99,8 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
             dataclasses.replace(curve, y=curve.y if curve.raw is None else curve.raw, raw=None) for curve in curves
         ]
         raw = mean_curve(before, band="none").y
-    return Curve(label, positions, mean, low, high, counts, raw)
+    left_out = sum((collections.Counter(curve.left_out) for curve in curves), collections.Counter())
+    return Curve(label, positions, mean, low, high, counts, raw, left_out=left_out)
 
 
 def _edges(
@@ -128,9 +131,12 @@ def _positions(curves: Sequence[Curve]) -> np.ndarray:
 def _at(curve: Curve, positions: np.ndarray) -> np.ndarray:
     if len(curve.x) == len(positions) and np.array_equal(curve.x, positions):
         return curve.y.copy()
-    # At equal positions, which times may have, the last value counts.
-    is_last = np.append(np.diff(curve.x) > 0, True) if len(curve.x) else np.zeros(0, bool)
-    x, y = curve.x[is_last], np.where(np.isfinite(curve.y), curve.y, np.nan)[is_last]
-    if not len(x):
+    if not len(curve.x):
         return np.full(len(positions), np.nan)
+    x, starts = np.unique(curve.x, return_index=True)
+    y = np.where(np.isfinite(curve.y), curve.y, np.nan)
+    if len(x) < len(y):
+        counts = np.add.reduceat(np.isfinite(y).astype(int), starts)
+        shares = np.nan_to_num(y) / np.repeat(np.maximum(counts, 1), np.diff(starts, append=len(y)))
+        y = np.where(counts > 0, np.add.reduceat(shares, starts), np.nan)
     return np.interp(positions, x, y, left=np.nan, right=np.nan)

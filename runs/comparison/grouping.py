@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ class Group:
 
 
 def group_runs(
-    runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
+    runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = (), among: Sequence[Run] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
     """Group runs by their fields.
 
@@ -86,6 +87,7 @@ def group_runs(
         runs: Any runs, in any order; equal ones count once.
         by: Fields that are equal within a group; a field that a run lacks is None. Without any, all runs are one group.
         over: Fields that identify a repetition; without any, every run is one.
+        among: More runs, which are not grouped, but may be the only ones that have a field.
 
     Returns:
         The groups, sorted by their values, and the excluded runs with the reasons.
@@ -97,8 +99,9 @@ def group_runs(
     excluded: list[ExcludedRun] = []
     if "command" not in by:
         runs, excluded = _of_one_command(runs, by)
-    _check_fields(runs, "--by", by)
-    _check_fields(runs, "--over", over)
+    for name in (*by, *over):
+        if runs and all(run.get(name) is None for run in itertools.chain(runs, among)):
+            raise ComparisonError(f"none of the runs has {name}; {_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         if reason := damage(run, by):
@@ -118,12 +121,6 @@ def group_runs(
         for run in members[key]:
             _add(run, groups[-1], over, excluded)
     return groups, excluded
-
-
-def _check_fields(runs: Sequence[Run], option: str, names: Sequence[str]) -> None:
-    for name in names:
-        if runs and all(run.get(name) is None for run in runs):
-            raise ComparisonError(f"{option} {name}: no run has it; {_hint(name, runs)}")
 
 
 def _label(values: Mapping[str, Any]) -> str:

@@ -145,10 +145,14 @@ def run_curve(pieces: Sequence[Piece], label: str, x: str) -> Curve:
     """
     run, own = pieces[-1]
     epochs = None
+    num_points = sum(len(series) for _, series in pieces)
     if x == "epoch":
         pieces, epochs = _with_epochs(pieces)
     series = joined_series(pieces, on_wall=x == "wall")
     curve = curve_of(series, label, x, epochs=epochs, start_s=_start_s(run))
+    if num_lacking := num_points - len(series):
+        left_out = {**curve.left_out, "of earlier runs, whose epochs are not known or not earlier": num_lacking}
+        curve = dataclasses.replace(curve, left_out=left_out)
     if len(pieces) == 1 or not len(own):
         return curve
     positions = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, _start_s(run) + series.times)
@@ -156,14 +160,14 @@ def run_curve(pieces: Sequence[Piece], label: str, x: str) -> Curve:
 
 
 def _with_epochs(pieces: Sequence[Piece]) -> tuple[list[Piece], np.ndarray]:
-    """Return the pieces whose epochs are known, before those of the next one, and the epochs."""
+    """Return the pieces whose epochs are known, not after those of the next one, and the epochs."""
     kept: list[Piece] = []
     epochs: list[np.ndarray] = []
     for run, series in reversed(pieces):
         found = run.epochs_at(series.steps)
         if found is None:
             break
-        shown = found < np.min(epochs[0]) if epochs and len(epochs[0]) else np.ones(len(found), bool)
+        shown = found <= np.min(epochs[0]) if epochs and len(epochs[0]) else np.ones(len(found), bool)
         parts = {name: getattr(series, name)[shown] for name in ("steps", "values", "times")}
         kept.insert(0, (run, dataclasses.replace(series, **parts)))
         epochs.insert(0, found[shown])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from runs.comparison.joining import Ancestry, run_curve
 from runs.comparison.kept_curves import KeptCurves, ThinCurve
 from runs.drawing.curve import Curve, Panel, panelled, thin
 from runs.errors import PlotError
-from runs.query.texts import suggestion
+from runs.query.texts import count_text, suggestion
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 from runs.stores.settings import run_labels
@@ -47,6 +48,7 @@ class View:
         between: The range of positions to draw; None for the start or the end of a curve.
         joined: Whether single runs are joined to the runs that they were started from; see
             `runs.comparison.joining`.
+        log_x: Choose the points for a logarithmic axis of positions, which lacks those that are not above 0.
     """
 
     by: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class View:
     num_points: int = 2000
     between: tuple[float | None, float | None] = (None, None)
     joined: bool = False
+    log_x: bool = False
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
@@ -112,7 +115,7 @@ def make_panel(
         metric = quantity.text
         finish = _Finishing(view)
         if view.by:
-            drawn, new = _means(members, quantity, view, finish)
+            drawn, new = _means(members, runs, quantity, view, finish)
         else:
             drawn, new = _singles(members, quantity, view, labels, finish, kept)
         if lacking := [run.id for run in runs if run not in set(members)]:
@@ -160,6 +163,7 @@ class _Finishing:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._left_out: collections.Counter[str] = collections.Counter()
         self._num_not_finite = self._num_below = 0
         self._is_any_above = False
 
@@ -167,13 +171,18 @@ class _Finishing:
         """Return a curve with as many points as the view draws."""
         values = curve.y if curve.raw is None else curve.raw
         is_finite, is_above = np.isfinite(values), values > 0
-        thinned = thin(curve, self._view.num_points, *self._view.between)
+        view = self._view
+        if view.log_x and (num_before := int(np.searchsorted(curve.x, 0, "right"))):
+            left_out = {**curve.left_out, f"whose {view.x} is not above 0, on a logarithmic axis": num_before}
+            curve = dataclasses.replace(curve, left_out=left_out)
+        thinned = thin(curve, view.num_points, *view.between, log_x=view.log_x, log_y=view.log_y)
         num_below = int((values <= 0).sum())
         return ThinCurve(thinned, int((~is_finite).sum()), num_below, bool((is_above & is_finite).any()))
 
     def count(self, thinned: ThinCurve) -> Curve:
         """Count the gaps of a curve that is drawn."""
         self._num_not_finite += thinned.num_not_finite
+        self._left_out.update(thinned.curve.left_out)
         if self._view.log_y:
             self._num_below += thinned.num_below
             self._is_any_above |= thinned.is_any_above
@@ -181,9 +190,10 @@ class _Finishing:
 
     def notes(self, metric: str) -> list[str]:
         """Return notes on the gaps; raise a PlotError if no value suits a logarithmic axis."""
-        notes = [f"gaps: {self._num_not_finite} NaN or infinite"] if self._num_not_finite else []
+        notes = [f"not drawn: {count_text(num, 'point')} {reason}" for reason, num in self._left_out.items()]
+        notes += [f"gaps: {self._num_not_finite} NaN or infinite"] if self._num_not_finite else []
         if self._view.log_y and not self._is_any_above:
-            raise PlotError(f"{metric}: no value is above 0, as a logarithmic axis needs; leave out --log-y")
+            raise PlotError(f"{metric}: no value is above 0, as a logarithmic axis needs; draw it on a linear one")
         return [*notes, f"gaps: {self._num_below} not above 0"] if self._num_below else notes
 
 
@@ -202,7 +212,7 @@ def _singles(
 
     # The curve of a fork changes with its ancestors.
     kept = KeptCurves(0) if kept is None or view.joined else kept
-    how = (view.x, view.smoothing, view.num_points, view.between)
+    how = (view.x, view.smoothing, view.num_points, view.between, view.log_x, view.log_y)
     keys = dict(zip(runs, kept.keys(runs, quantity, how), strict=True))
     known = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
     fresh = quantity.each_series([run for run in runs if run not in known])
@@ -221,9 +231,11 @@ def _singles(
     return curves, [*notes, f"dashed: the points before the start of {_listed(joined)}"] if joined else notes
 
 
-def _means(runs: Sequence[Run], quantity: Quantity, view: View, finish: _Finishing) -> tuple[list[Curve], list[str]]:
-    prefetch(runs, ["config"])
-    groups, excluded = group_runs(runs, view.by, view.over)
+def _means(
+    runs: Sequence[Run], among: Sequence[Run], quantity: Quantity, view: View, finish: _Finishing
+) -> tuple[list[Curve], list[str]]:
+    prefetch(among, ["config"])
+    groups, excluded = group_runs(runs, view.by, view.over, among)
     # In the order of the groups, so that only the curves of one group are in memory.
     ordered = [run for group in groups for same in group.repetitions.values() for run in same]
     singles = (

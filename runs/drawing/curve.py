@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class Curve:
 
     Attributes:
         label: Its name.
-        x: (n,) ascending positions.
+        x: (n,) ascending positions; steps stay integers.
         y: (n,) values; NaN and infinities are gaps.
         low, high: (n,) edges of the band, NaN where there is none; None without a band.
         counts: (n,) number of runs behind each point.
@@ -37,6 +37,7 @@ class Curve:
         part: Number of its metric in the panel.
         own_from: The position of the run's own first point, after those of the runs that it was started from; None if
             all points are its own.
+        left_out: Number of logged points that the curve lacks, by the reason.
     """
 
     label: str
@@ -49,6 +50,7 @@ class Curve:
     key: str = ""
     part: int = 0
     own_from: float | None = None
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_inherited(self) -> int:
@@ -82,7 +84,7 @@ def curve_of(
 ) -> Curve:
     """Return the curve of one run.
 
-    Of a step that was logged more than once, as after a resume, the last value counts. NaN stays.
+    Of a step that was logged again after a smaller one, as by a resumed run, the last values count. NaN stays.
 
     Args:
         series: (n,) points.
@@ -96,29 +98,56 @@ def curve_of(
     """
     if x not in X_AXES or (x == "epoch" and epochs is None):
         raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
-    positions: Any = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, start_s + series.times)
-    positions = np.asarray(positions, np.float64)
-    usable = np.flatnonzero(np.isfinite(positions))
+    positions = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, start_s + series.times)
+    assert positions is not None
+    is_placed = np.isfinite(positions)
+    is_current = ~_is_repeated(series.steps) if x in ("step", "epoch") else np.ones(len(series), bool)
+    usable = np.flatnonzero(is_placed & is_current)
     order = usable[np.argsort(positions[usable], kind="stable")]
-    positions, values = positions[order], series.values[order]
-    if x in ("step", "epoch") and len(positions):
-        is_last = np.append(np.diff(positions) > 0, True)
-        positions, values = positions[is_last], values[is_last]
-    return Curve(label, positions, values)
+    reasons = {f"without a {'time' if x == 'wall' else x}": ~is_placed, "whose step was logged again": ~is_current}
+    left_out = {reason: int(is_lacking.sum()) for reason, is_lacking in reasons.items() if is_lacking.any()}
+    return Curve(label, positions[order], series.values[order], left_out=left_out)
 
 
-def thin(curve: Curve, num_points: int, low: float | None = None, high: float | None = None) -> Curve:
+def _is_repeated(steps: np.ndarray) -> np.ndarray:
+    """Tell which points lie at a step that was logged again after a smaller step."""
+    is_repeated = np.zeros(len(steps), bool)
+    is_back = np.diff(steps) < 0
+    if is_back.any():
+        stretch = np.append(0, np.cumsum(is_back))
+        order = np.argsort(steps, kind="stable")
+        is_last = np.append(np.diff(steps[order]) > 0, True)
+        last = stretch[order][is_last][np.cumsum(is_last) - is_last]
+        is_repeated[order] = stretch[order] < last
+    return is_repeated
+
+
+def thin(
+    curve: Curve,
+    num_points: int,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+) -> Curve:
     """Return a curve of at most `num_points` points, and a few on either side, that looks the same; see `pixels`.
 
     Args:
         curve: Any curve.
         num_points: At least 4.
         low, high: The range of positions to draw; None for the start or the end of the curve.
+        log_x, log_y: Whether the axes are logarithmic.
     """
     if len(curve.x) <= num_points and low is None and high is None:
         return curve
-    columns = max(1, (num_points - 2) // (3 if np.isnan(curve.y).any() else 2))
-    chosen = pixels(curve.x, curve.y, columns, low, high)
+    lines = [line for line in (curve.y, curve.raw, curve.low, curve.high) if line is not None]
+    has_gaps = not all(np.isfinite(line).all() for line in lines) or (
+        log_y and any((line <= 0).any() for line in lines)
+    )
+    columns = max(1, (num_points - 2) // ((3 if has_gaps else 2) * len(lines)))
+    found = [pixels(curve.x, line, columns, low, high, log_x=log_x, log_y=log_y) for line in lines]
+    chosen = found[0] if len(found) == 1 else np.unique(np.concatenate(found))
     arrays = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
     thinned: dict[str, Any] = {name: values[chosen] for name, values in arrays.items() if values is not None}
     return dataclasses.replace(curve, **thinned)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runs.drawing.axes import pieces
 from runs.drawing.curve import COLORS, Panel
 from runs.drawing.output_file import writing
 from runs.errors import PlotError
@@ -103,7 +104,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: boo
 def _draw_panel(axes: Any, panel: Panel) -> None:
     handles = [_draw_curve(axes, panel, number) for number in range(len(panel.curves))]
     if panel.log_y:
-        values = np.concatenate([_shown(curve.y, log_y=True) for curve in panel.curves])
+        lines = [line for curve in panel.curves for line in (curve.y, curve.raw) if line is not None]
+        values = np.concatenate([_shown(line, log_y=True) for line in lines])
         axes.set_yscale("log", nonpositive="clip")
         # A band that goes below 0 would stretch the axis without end.
         axes.set_ylim(np.nanmin(values) / 1.3, None)
@@ -126,25 +128,35 @@ def _draw_curve(axes: Any, panel: Panel, number: int) -> Any:
     x, y = curve.x / _DAY_S if panel.is_time else curve.x, _shown(curve.y, log_y)
     if curve.raw is not None:
         axes.plot(x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
+        _mark_lonely(axes, x, _shown(curve.raw, log_y), color, alpha=0.25)
     if curve.low is not None and curve.high is not None:
         # On a logarithmic axis the band reaches the edge where it goes below 0.
         low, high = _shown(curve.low, False), _shown(curve.high, log_y)
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+        lonely = _lonely(x, np.where(np.isfinite(low), high, np.nan))
+        if len(lonely):
+            axes.vlines(x[lonely], low[lonely], high[lonely], color=color, alpha=0.18, linewidth=3)
     if at := curve.num_inherited:
         before = {"color": color, "linestyle": (0, (1.5, 2)), "linewidth": 1.0}
         axes.plot(x[: at + 1], y[: at + 1], gid=f"inherited-{number}", **before)
+        _mark_lonely(axes, x[:at], y[:at], color)
         x, y = x[at:], y[at:]
     [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
     _mark_lonely(axes, x, y, color)
     return line
 
 
-def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str) -> None:
-    """Mark the points between two gaps, where no line shows them."""
-    finite = np.concatenate([[False], np.isfinite(y), [False]])
-    lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
-    if lonely.any():
-        axes.plot(x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3)
+def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str, alpha: float = 1.0) -> None:
+    """Mark the points that no line shows."""
+    lonely = _lonely(x, y)
+    if len(lonely):
+        axes.plot(x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3, alpha=alpha)
+
+
+def _lonely(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the positions of points between two gaps, and of the first of several that are at one place."""
+    lonely = [piece[0] for piece in pieces(y) if not np.ptp(x[piece]) and not np.ptp(y[piece])]
+    return np.array(lonely, np.intp)
 
 
 def _date(axes: Any) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,8 @@ _LINE = 16  # pixels of a line of the legend
 _MOST_IN_LEGEND = 12
 _DASHES = ("", "6 3", "2 2", "8 3 2 3")
 _SPARKLINE = 120, 24  # width and height in pixels
+# A part of a curve that is smaller than this, such as a point between two gaps, is drawn as a dot, in pixels.
+_LEAST, _DOT = 1.5, 4.0
 _FONT = "font:12px system-ui,sans-serif"
 
 
@@ -44,12 +46,12 @@ def sparkline(curve: Curve) -> Markup:
     """
     width, height = _SPARKLINE
     drawn = thin(curve, 2 * width)
-    frame = _Frame.of([drawn], "", False, (1.0, width - 1.0), (height - 2.0, 2.0))
+    frame = _Frame.of([drawn], "", False, (2.0, width - 2.0), (height - 2.0, 2.0))
     if frame is None:
         return Markup("")
-    path = element("path", d=frame.path(drawn.x, drawn.y), fill="none", stroke=color_of(0), stroke_width=1.3)
+    paths = frame.paths(drawn.x, drawn.y, stroke=color_of(0), stroke_width=1.3)
     label = f"{curve.label}: {len(curve.x)} points"
-    return element("svg", path, width=width, height=height, role="img", aria_label=label)
+    return element("svg", *paths, width=width, height=height, role="img", aria_label=label)
 
 
 def chart(
@@ -74,7 +76,7 @@ def chart(
         is_time: Whether positions are seconds since 1970.
         width, height: Size of the axes in pixels; the legend adds to the height.
     """
-    drawn = [thin(curve, 3 * width) for curve in curves]
+    drawn = [thin(curve, 3 * width, log_y=log_y) for curve in curves]
     frame = _Frame.of(drawn, x_label, log_y, (_LEFT, width - _RIGHT), (height - _BOTTOM, _TOP))
     parts = [_text(title, _LEFT, 15, weight=600)]
     if frame is None:
@@ -125,7 +127,7 @@ class _Frame:
         x = [curve.x[np.isfinite(scaled(curve.y, log_y))] for curve in curves]
         if not any(map(len, x)):
             return None
-        edges = [edge for curve in curves for edge in (curve.low, curve.high) if edge is not None]
+        edges = [edge for curve in curves for edge in (curve.low, curve.high, curve.raw) if edge is not None]
         y = np.concatenate([scaled(values, log_y) for values in (*(curve.y for curve in curves), *edges)])
         y_limits = limits(y[np.isfinite(y)], margin=0.08)
         return cls(limits(np.concatenate(x)), y_limits, *across, *down, x_label, log_y)
@@ -136,17 +138,21 @@ class _Frame:
         down = self.bottom + (y - self.y[0]) / (self.y[1] - self.y[0]) * (self.top - self.bottom)
         return across, down
 
-    def path(self, x: np.ndarray, y: np.ndarray) -> str:
-        """Return the path of a line, broken at gaps; a point between two gaps is a short stroke."""
+    def paths(self, x: np.ndarray, y: np.ndarray, **attributes: Any) -> Iterator[Markup]:
+        """Yield the path of a line, broken at gaps, and that of the dots for what is too small to be seen as a line."""
         across, down = self.at(x, scaled(y, self.log_y))
-        strokes, is_pen_down = [], False
-        for left, top in zip(across.tolist(), down.tolist(), strict=True):
-            if not math.isfinite(top):
-                is_pen_down = False
-                continue
-            strokes.append(f"L{left:.1f} {top:.1f}" if is_pen_down else f"M{left:.1f} {top:.1f}h.5")
-            is_pen_down = True
-        return "".join(strokes)
+        lines, dots = [], []
+        for piece in pieces(down):
+            places = [f"{left:.1f} {top:.1f}" for left, top in zip(across[piece], down[piece], strict=True)]
+            if max(np.ptp(across[piece]), np.ptp(down[piece])) < _LEAST:
+                dots.append(f"M{places[0]}h0")
+            else:
+                lines.append(f"M{'L'.join(places)}")
+        if lines:
+            yield element("path", d="".join(lines), fill="none", stroke_linejoin="round", **attributes)
+        if dots:
+            round_dots = {"stroke_linecap": "round", "stroke_width": _DOT, "stroke_dasharray": None}
+            yield element("path", d="".join(dots), fill="none", **{**attributes, **round_dots})
 
     def lines(self, curves: Sequence[Curve]) -> Iterator[Markup]:
         """Yield the band of each curve, its values before smoothing, and its line."""
@@ -155,14 +161,13 @@ class _Frame:
             if curve.low is not None and curve.high is not None:
                 yield element("path", d=self._band(curve), fill=color, fill_opacity=0.18)
             if curve.raw is not None:
-                raw = self.path(curve.x, curve.raw)
-                yield element("path", d=raw, fill="none", stroke=color, stroke_opacity=0.25)
+                yield from self.paths(curve.x, curve.raw, stroke=color, stroke_opacity=0.25)
             dash = _DASHES[number // len(COLORS) % len(_DASHES)] or None
             if at := curve.num_inherited:
-                before = self.path(curve.x[: at + 1], curve.y[: at + 1])
-                yield element("path", d=before, fill="none", stroke=color, stroke_dasharray="2 3", class_="inherited")
-            line = {"fill": "none", "stroke": color, "stroke_width": 1.6, "stroke_dasharray": dash}
-            yield element("path", d=self.path(curve.x[at:], curve.y[at:]), stroke_linejoin="round", **line)
+                before = {"stroke": color, "stroke_dasharray": "2 3", "class_": "inherited"}
+                yield from self.paths(curve.x[: at + 1], curve.y[: at + 1], **before)
+            line = {"stroke": color, "stroke_width": 1.6, "stroke_dasharray": dash}
+            yield from self.paths(curve.x[at:], curve.y[at:], **line)
 
     def _band(self, curve: Curve) -> str:
         assert curve.low is not None
@@ -174,6 +179,10 @@ class _Frame:
         for piece in pieces(np.where(np.isfinite(curve.low), high, np.nan)):
             there, back = self.at(curve.x[piece], high[piece]), self.at(curve.x[piece], low[piece])
             points = [*zip(*there, strict=True), *reversed(list(zip(*back, strict=True)))]
+            if np.ptp(there[0]) < _LEAST:  # too narrow to be seen
+                (left, top), (_, bottom) = points[0], points[-1]
+                left, right = left - _DOT / 2, left + _DOT / 2
+                points = [(left, top), (right, top), (right, bottom), (left, bottom)]
             outlines.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z")
         return "".join(outlines)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from observers.record.points.points import Series
@@ -11,23 +13,39 @@ __all__ = ["downsample", "pixels"]
 
 
 def pixels(
-    x: np.ndarray, y: np.ndarray, num_pixels: int, low: float | None = None, high: float | None = None
+    x: np.ndarray,
+    y: np.ndarray,
+    num_pixels: int,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
 ) -> np.ndarray:
     """Return the positions of the points that draw a curve exactly as all its points would.
 
-    Each column of pixels keeps its minimum, its maximum and its first NaN, so that gaps show. One point on either side
-    of the range is kept too, so that lines reach the edge. 1,000,000 points take about 10 ms. Source: the min-max
-    aggregation of Jugel et al., https://doi.org/10.14778/2732951.2732953
+    Each column of pixels keeps its minimum, its maximum and its first gap: NaN, an infinity or, on a logarithmic axis,
+    a value that is not above 0. One point on either side of the range is kept too, so that lines reach the edge.
+    1,000,000 points take about 10 ms. Source: the min-max aggregation of Jugel et al.,
+    https://doi.org/10.14778/2732951.2732953
 
     Args:
         x: (n,) ascending finite positions.
-        y: (n,) values; NaN is a gap.
+        y: (n,) values.
         num_pixels: Number of columns in the range, at least 1.
         low, high: The range; None for the curve's first or last point.
+        log_x: Whether the columns are those of a logarithmic axis, which lacks positions that are not above 0.
+        log_y: Whether the values are on a logarithmic axis.
 
     Returns:
         (m,) ascending positions in `x`, at most 3 per column plus 4.
     """
+    if log_x:
+        num_before = int(np.searchsorted(x, 0, "right"))
+        ends = (None if end is None or end <= 0 else math.log10(end) for end in (low, high))
+        return num_before + pixels(np.log10(x[num_before:]), y[num_before:], num_pixels, *ends, log_y=log_y)
+    if log_y:
+        y = np.where(y > 0, y, np.nan)
     first = 0 if low is None else int(np.searchsorted(x, low, "left"))
     last = len(x) if high is None else int(np.searchsorted(x, high, "right"))
     around = [position for position in (first - 1, last) if 0 <= position < len(x)]
@@ -45,8 +63,8 @@ def pixels(
 def downsample(series: Series, num_points: int) -> Series:
     """Return a series with fewer points that keeps its first point, its last, and the extremes in between.
 
-    The series is cut into sections of equal length. Each keeps its minimum, its maximum and its first NaN; see
-    `pixels`.
+    The series is cut into sections of equal length. Each keeps its minimum, its maximum and its first NaN or infinity;
+    see `pixels`.
 
     Args:
         series: (n,) points.
@@ -61,7 +79,7 @@ def downsample(series: Series, num_points: int) -> Series:
     if count <= num_points:
         return series
     inner = series.values[1:-1]
-    sections = max(1, (num_points - 2) // (3 if np.isnan(inner).any() else 2))
+    sections = max(1, (num_points - 2) // (2 if np.isfinite(inner).all() else 3))
     starts = np.arange(sections) * (len(inner) // sections)
     chosen = np.unique(_extremes(inner, starts))[: num_points - 2]
     chosen = np.concatenate([[0], chosen + 1, [count - 1]])
@@ -69,18 +87,19 @@ def downsample(series: Series, num_points: int) -> Series:
 
 
 def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the positions of the first least, first greatest and first NaN value of each section, unsorted.
+    """Return the positions of the first least, the first greatest and the first not finite value of each section.
 
     Args:
         values: (n,) at least one.
         starts: (k,) where the sections begin, ascending from 0.
     """
     lengths = np.diff(starts, append=len(values))
+    is_finite = np.isfinite(values)
+    values = np.where(is_finite, values, np.nan)  # beside an infinity the finite extremes would be lost
     found = []
     for most in (np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)):
         found.append(_first(values == np.repeat(most, lengths), starts))
-    nan = np.isnan(values)
-    return np.concatenate([*found, _first(nan, starts)] if nan.any() else found)
+    return np.concatenate(found if is_finite.all() else [*found, _first(~is_finite, starts)])
 
 
 def _first(is_meant: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -16,8 +16,8 @@ def epochs_at(
 ) -> np.ndarray | None:
     """Return the epoch at each step, with its fraction.
 
-    A metric `epoch`, as Lightning logs it, is interpolated linearly. Without one, the validations of the training loop
-    tell, which happen every `training.val_interval` epochs.
+    A metric `epoch`, as Lightning logs it, is interpolated linearly, and continued beyond its ends with its mean slope.
+    Without one, the validations of the training loop tell, which happen every `training.val_interval` epochs.
 
     Args:
         series: Returns a metric of the run by its name; None if it has no such metric.
@@ -52,4 +52,7 @@ def _interpolated(epochs: Series, steps: np.ndarray) -> np.ndarray | None:
     if not len(known):
         return None
     order = known[np.argsort(epochs.steps[known], kind="stable")]
-    return np.interp(steps, epochs.steps[order], epochs.values[order])
+    at, values = epochs.steps[order].astype(float), epochs.values[order]
+    steps = np.asarray(steps, float)
+    slope = max(0.0, (values[-1] - values[0]) / (at[-1] - at[0])) if at[-1] > at[0] else 0.0
+    return np.interp(steps, at, values) + slope * (steps - np.clip(steps, at[0], at[-1]))

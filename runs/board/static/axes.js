@@ -23,7 +23,7 @@ function writer(step) {
 
 /** Return a number or a date as a text. */
 export function textOf(kind, value) {
-  if (kind !== "date") return String(Number(value.toPrecision(6)));
+  if (kind !== "date") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
   const date = new Date(value * 1000);
   return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(0, 19).replace("T", " ");
 }

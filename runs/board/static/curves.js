@@ -18,6 +18,17 @@ function aroundConstant(values) {
   return { range: [first - Math.abs(first) / 5, first + Math.abs(first) / 5] };
 }
 
+/** Return the first points of the parts between gaps that are too short to be seen as a line. */
+function tiny(x, y) {
+  const isThere = (at) => y[at] !== null && y[at] !== undefined && !(isLog.checked && y[at] <= 0);
+  const found = [];
+  for (let at = 0, end; at < x.length; at = end + 1) {
+    for (end = at; isThere(end);) end += 1;
+    if (end > at && x[end - 1] - x[at] <= (x.at(-1) - x[0]) / 500) found.push(at);
+  }
+  return { x: found.map((at) => x[at]), y: found.map((at) => y[at]) };
+}
+
 const seen = new Map();
 
 class Chart {
@@ -42,7 +53,7 @@ class Chart {
 
   async load() {
     const pixels = Math.max(100, Math.round(this.place.clientWidth));
-    const asked = fetchJson(this.url("/series", { pixels, smoothing: smoothing.value }));
+    const asked = fetchJson(this.url("/series", { pixels, smoothing: smoothing.value, log: isLog.checked ? "1" : "" }));
     const number = (this.numAsked += 1);
     plotly().catch(() => {});
     try {
@@ -66,11 +77,14 @@ class Chart {
     const line = { color, width: 1.6 };
     const isFew = values.length - inherited < 3;
     const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
+    const dots = { type: "scatter", mode: "markers", marker: { color, size: 4 }, hoverinfo: "skip" };
     const y = smoothed ?? values;
     const main = { ...common, name: this.metric, line, hovertemplate: "%{y:.6g}<extra></extra>" };
     const data = [{ ...main, x: x.slice(inherited), y: y.slice(inherited) }];
     if (inherited) data.unshift({ ...main, ...before(x, y, inherited), name: "before", mode: "lines", line: { ...line, ...INHERITED } });
     if (smoothed) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
+    const lone = [{ ...dots, ...tiny(x, y) }, ...(smoothed ? [{ ...dots, ...tiny(x, values), opacity: 0.3 }] : [])];
+    data.push(...lone.filter((one) => one.x.length));
     const layout = layoutOf({
       height: 240,
       xaxis: {
@@ -121,8 +135,7 @@ const observer = whenSeen(charts.querySelectorAll(".chart"), (section) => {
   chart.load();
 }, "200px");
 const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
-isLog.addEventListener("input", redraw);
-for (const control of [smoothing, joined]) {
+for (const control of [smoothing, joined, isLog]) {
   control?.addEventListener("input", () => {
     for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
   });

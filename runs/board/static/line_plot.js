@@ -12,34 +12,61 @@ const [NEAR, LEAST] = [24, 8];
 const MOST_READ = 12;
 const DASHES = { solid: null, dot: "2 3", dash: "7 4", dashdot: "7 3 2 3" };
 const INHERITED = { "stroke-width": 1, "stroke-dasharray": "2 3" };
+// A part of a curve that is smaller than this, such as a point between two gaps, is drawn as a dot, in pixels.
+const [TINY, DOT] = [1.5, 4];
+const DOTS = { "stroke-width": DOT, "stroke-linecap": "round", "stroke-dasharray": "none" };
 const pen = document.createElement("canvas").getContext("2d");
 
 const rounded = (pixel) => Math.round(Math.min(1e6, Math.max(-1e6, pixel)) * 10) / 10;
 
-/** Return the path of points, which begins anew behind each gap. */
-function pathOf(x, y, across, down, from = 0, to = x.length) {
-  let [path, isOn] = ["", false];
+/** Return the parts of a curve between its gaps, each as the places of its points in pixels. */
+function* partsOf(x, y, across, down, from = 0, to = x.length) {
+  let part = [];
   for (let at = from; at < to; at += 1) {
-    const [left, top] = [across.at(x[at]), down.at(y[at])];
-    if (Number.isFinite(left) && Number.isFinite(top)) {
-      path += `${isOn ? "L" : "M"}${rounded(left)} ${rounded(top)}`;
-      isOn = true;
-    } else {
-      isOn = false;
+    const place = [across.at(x[at]), down.at(y[at])];
+    if (place.every(Number.isFinite)) part.push(place);
+    else if (part.length) {
+      yield part;
+      part = [];
     }
   }
-  return path;
+  if (part.length) yield part;
 }
 
-/** Return the path around a band, piece by piece between its gaps. */
+const pathThrough = (places) => `M${places.map(([left, top]) => `${rounded(left)} ${rounded(top)}`).join("L")}`;
+
+function isTiny(places) {
+  return [0, 1].every((axis) => {
+    let [least, most] = [Infinity, -Infinity];
+    for (const place of places) [least, most] = [Math.min(least, place[axis]), Math.max(most, place[axis])];
+    return most - least < TINY;
+  });
+}
+
+/** Draw a line that begins anew behind each gap, and dots for what is too small to be seen as a line. */
+function drawLine(parts, attributes, parent) {
+  let [line, dots] = ["", ""];
+  for (const places of parts) {
+    if (isTiny(places)) dots += `${pathThrough(places.slice(0, 1))}h0`;
+    else line += pathThrough(places);
+  }
+  if (line) node("path", { d: line, ...attributes }, parent);
+  if (dots) node("path", { d: dots, ...attributes, ...DOTS }, parent);
+}
+
+/** Return the path around a band, part by part between its gaps. */
 function bandOf({ x, low, high }, across, down) {
   let path = "";
-  const floor = down.kind === "log" ? down.range[0] : -Infinity;
-  for (let at = 0, end; at < x.length; at = end + 1) {
-    for (end = at; end < x.length && low[end] === low[end] && high[end] === high[end];) end += 1;
-    if (end === at) continue;
-    const back = pathOf(x.slice(at, end).reverse(), low.slice(at, end).reverse().map((value) => Math.max(value, floor)), across, down);
-    path += `${pathOf(x, high, across, down, at, end)}${back.replace("M", "L")}Z`;
+  const [none, floor] = down.kind === "log" ? [0, down.range[0]] : [-Infinity, -Infinity];
+  const highs = high.map((value, at) => (low[at] === low[at] ? value : NaN));
+  const lows = low.map((value, at) => (high[at] > none ? Math.max(value, floor) : NaN));
+  const below = partsOf(x, lows, across, down);
+  for (const above of partsOf(x, highs, across, down)) {
+    const under = below.next().value;
+    if (above.at(-1)[0] - above[0][0] < TINY) {
+      const [[left, top], [, bottom]] = [above[0], under[0]];
+      path += `M${rounded(left - DOT / 2)} ${rounded(top)}h${DOT}V${rounded(bottom)}h${-DOT}Z`;
+    } else path += `${pathThrough([...above, ...under.reverse()])}Z`;
   }
   return path;
 }
@@ -110,14 +137,11 @@ function drawCurve(curve, across, down, parent) {
   const group = node("g", { stroke: color }, parent);
   Object.assign(group.dataset, { key, label });
   if (curve.low) node("path", { d: bandOf(curve, across, down), fill: faded(color, 0.18), stroke: "none" }, group);
-  if (curve.raw) node("path", { d: pathOf(x, curve.raw, across, down), stroke: faded(color, 0.25), "stroke-width": 1 }, group);
+  if (curve.raw) drawLine(partsOf(x, curve.raw, across, down), { stroke: faded(color, 0.25), "stroke-width": 1 }, group);
   const at = curve.inherited ?? 0;
-  if (at) node("path", { d: pathOf(x, y, across, down, 0, at + 1), ...INHERITED }, group);
+  if (at) drawLine(partsOf(x, y, across, down, 0, at + 1), INHERITED, group);
   const dash = DASHES[curve.dash];
-  node("path", { d: pathOf(x, y, across, down, at), ...(dash ? { "stroke-dasharray": dash } : {}) }, group);
-  if (x.length - at < 2 && Number.isFinite(across.at(x[at])) && Number.isFinite(down.at(y[at]))) {
-    node("circle", { cx: across.at(x[at]), cy: down.at(y[at]), r: 3, fill: color }, group);
-  }
+  drawLine(partsOf(x, y, across, down, at), dash ? { "stroke-dasharray": dash } : {}, group);
 }
 
 /** Return the position of the value that is nearest to another one. */

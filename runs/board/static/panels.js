@@ -19,10 +19,10 @@ let range = rangeInAddress("zoom"); // in steps or seconds
 
 /** Return what the form adds to the address of a panel, as `RunsView.settings` writes it. */
 function settings() {
-  const { x, smoothing, log_y, joined, band } = form.elements;
+  const { x, smoothing, log_x, log_y, joined, band } = form.elements;
   const is = (box) => (box.checked ? "1" : "");
-  const usual = { x: "step", smoothing: "0", log_y: "", joined: "", band: "interval" };
-  const values = { x: x.value, smoothing: String(Number(smoothing.value)), log_y: is(log_y), joined: is(joined), band: band.value };
+  const usual = { x: "step", smoothing: "0", log_x: "", log_y: "", joined: "", band: "interval" };
+  const values = { x: x.value, smoothing: String(Number(smoothing.value)), log_x: is(log_x), log_y: is(log_y), joined: is(joined), band: band.value };
   return Object.entries(values).filter(([name, value]) => value !== usual[name]);
 }
 
@@ -151,9 +151,8 @@ for (const control of form.querySelectorAll("select, input[type=range], input[ty
       range = null; // of another axis it is another range
       keepInAddress("zoom", "");
     }
-    for (const name of ["x", "smoothing", "log_y", "joined", "band"]) keepInAddress(name, new Map(settings()).get(name) ?? "");
-    keepInAddress("log_x", form.elements.log_x.checked ? "1" : "");
-    all(control.name === "log_x" ? "draw" : "load");
+    for (const name of ["x", "smoothing", "log_x", "log_y", "joined", "band"]) keepInAddress(name, new Map(settings()).get(name) ?? "");
+    all("load");
   });
 }
 

@@ -87,7 +87,7 @@ def test_statistics_are_those_of_compare(client_of, store):
     assert "val/accuracy.max by lr (greater is better)" in text
     assert "is FAILED" in text
     text = client_of(store).get("/compare", params={**query, "by": "nope"}).text
-    assert "no run has it" in text
+    assert "none of the runs has" in text
 
 
 @pytest.fixture(scope="module")

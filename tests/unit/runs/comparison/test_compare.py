@@ -306,8 +306,8 @@ def test_direction_that_nobody_recorded_is_not_guessed(write_store):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"by": "opt.nmae"}, r"--by opt.nmae: no run has it; did you mean opt.name\?"),
-        ({"over": "sede"}, r"--over sede: no run has it; did you mean seed\?"),
+        ({"by": "opt.nmae"}, r"none of the runs has opt.nmae; did you mean opt.name\?"),
+        ({"over": "sede"}, r"none of the runs has sede; did you mean seed\?"),
         ({"metric": "val/accuracy"}, "expected a statistic of it too, such as val/accuracy.last"),
         (
             {"metric": "val/nothing.max"},

@@ -81,14 +81,31 @@ def test_resumed_run_counts_with_its_last_values():
     series = Series(np.array([0, 1, 2, 1, 2, 3]), np.array([0.0, 10, 20, 1, 2, 3]), np.arange(6.0))
     found = curve_of(series)
     assert (found.x.tolist(), found.y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert found.left_out == {"whose step was logged again": 2}
     assert curve_of(series, x="time").y.tolist() == [0, 10, 20, 1, 2, 3]
     with pytest.raises(PlotError, match="x: got 'hour', expected one of step, epoch, time, wall"):
         curve_of(series, x="hour")
 
 
-def test_steps_that_are_no_numbers_are_left_out():
-    found = curve_of(Series(np.array([0.5, math.nan, 0.1]), np.array([1.0, 2, 3]), np.zeros(3)))
+def test_several_values_of_a_step_are_all_drawn_and_a_mean_takes_their_mean():
+    found = curve_of(Series(np.array([0, 0, 1, 1, 2]), np.array([0.0, 2, 3, math.nan, 4]), np.zeros(5)))
+    assert (found.x.tolist(), found.left_out) == ([0, 0, 1, 1, 2], {})
+    np.testing.assert_array_equal(found.y, [0, 2, 3, math.nan, 4])
+    assert mean_curve([found]).y.tolist() == [1, 3, 4]
+
+
+def test_steps_beyond_the_integers_of_floats_stay_apart():
+    steps = 2**53 + np.arange(4)
+    found = curve_of(Series(steps, np.arange(4.0), np.zeros(4)))
+    assert (found.x.tolist(), found.y.tolist()) == (steps.tolist(), [0, 1, 2, 3])
+
+
+def test_steps_and_times_that_are_no_numbers_are_left_out_and_counted():
+    series = Series(np.array([0.5, math.nan, 0.1]), np.array([1.0, 2, 3]), np.full(3, math.nan))
+    found = curve_of(series)
     assert (found.x.tolist(), found.y.tolist()) == ([0.1, 0.5], [3, 1])
+    assert found.left_out == {"without a step": 1}
+    assert curve_of(series, x="time").left_out == {"without a time": 3}
 
 
 def test_mean_at_equal_steps_and_its_interval():
@@ -160,6 +177,26 @@ def test_order_of_runs_changes_no_mean(rows, shuffler):
     np.testing.assert_array_equal(before.low, after.low)
     assert (before.y >= before.low - 1e-9).all()
     assert (before.y <= before.high + 1e-9).all()
+
+
+def test_thin_keeps_spikes_of_each_line_also_beside_infinities():
+    flat = np.zeros(100_000)
+    raw, high = flat.copy(), flat.copy()
+    raw[50_001], high[60_001] = 9, 8
+    raw[[50_000, 50_002]] = -math.inf, math.inf
+    found = thin(Curve("c", np.arange(100_000.0), flat, flat, high, raw=raw), 500)
+    assert 9 in found.raw
+    assert 8 in found.high
+    assert len(found.x) <= 500
+
+
+def test_thin_has_points_for_each_decade_of_a_logarithmic_axis():
+    x = np.arange(1_000_000)
+    found = thin(Curve("c", x, np.sin(x)), 500, log_x=True)
+    decades = np.floor(np.log10(found.x)).astype(int)
+    assert [int((decades == decade).sum()) >= 9 for decade in range(6)] == [True] * 6
+    y = np.where(x % 2, -1.0, x % 1000 + 1)
+    assert 1 in thin(Curve("c", x, y), 500, log_y=True).y
 
 
 def test_thin_keeps_spikes_gaps_and_bands_together():

@@ -101,7 +101,7 @@ def test_gaps_are_counted(write_store):
     ("metric", "view", "message"),
     [
         ("nope", View(), "no run has the metric 'nope'; there are: loss, zero, system/cpu"),
-        ("zero", View(log_y=True), "zero: no value is above 0, as a logarithmic axis needs; leave out --log-y"),
+        ("zero", View(log_y=True), "zero: no value is above 0, as a logarithmic axis needs; draw it on a linear one"),
         ("loss", View(over=("seed",)), "--over: expected --by too"),
         ("loss", View(smoothing=1.0), "smoothing: got 1.0, expected a number from 0 to below 1"),
         ("loss", View(x="hour"), "x: got 'hour', expected one of step, epoch, time, wall"),
@@ -164,6 +164,18 @@ def test_gap_parts_the_line_and_a_lonely_point_shows(tmp_path):
     draw([panel(curve(1, 2, 2.5, 3, 2, 1, 1, 2))], tmp_path / "whole.svg")
     assert next(lines_in(tmp_path / "whole.svg")[0].iter(f"{SVG}path")).get("d").count("M") == 1
     assert (tmp_path / "gap.svg").read_text().count("<use ") > (tmp_path / "whole.svg").read_text().count("<use ")
+
+
+def test_what_no_line_shows_is_marked_in_values_before_smoothing_and_bands_too(tmp_path):
+    def num_marks(**parts):
+        draw([panel(Curve("c", np.arange(3.0), np.ones(3), **parts))], tmp_path / "p.svg", overwrite=True)
+        return (tmp_path / "p.svg").read_text().count("<use ")
+
+    lonely = np.array([1, math.nan, 1])
+    assert num_marks(raw=lonely) == num_marks(raw=np.ones(3)) + 2
+    for band, is_marked in ((lonely, True), (np.ones(3), False)):
+        draw([panel(curve(1, 1, 1, low=band - 1, high=band + 1))], tmp_path / "p.svg", overwrite=True)
+        assert ("LineCollection" in (tmp_path / "p.svg").read_text()) == is_marked
 
 
 def test_logarithmic_axis_takes_a_band_below_zero(tmp_path):

@@ -10,30 +10,37 @@ from hypothesis import strategies as st
 from observers.record.points.points import Series
 from runs.query.decimation import downsample, pixels
 
-VALUES = st.lists(st.floats(-1e9, 1e9) | st.sampled_from([math.nan, math.inf, -math.inf]), min_size=1, max_size=300)
+VALUES = st.lists(st.floats(-1e9, 1e9) | st.sampled_from([math.nan, math.inf, -math.inf]), min_size=1, max_size=290)
 
 
-def columns(x, y, num_pixels, low, high):
-    """Return least, greatest and whether there is a NaN of each column of pixels."""
+def columns(x, y, num_pixels, low, high, log_y):
+    """Return least, greatest and whether there is a gap of each column of pixels."""
     found = {}
     for place, value in zip(x, y, strict=True):
         if low <= place <= high:
             column = min(num_pixels - 1, math.floor((place - low) / (high - low) * num_pixels)) if high > low else 0
-            found.setdefault(column, []).append(value)
+            found.setdefault(column, []).append(
+                value if math.isfinite(value) and (value > 0 or not log_y) else math.nan
+            )
     return {
         column: (np.fmin.reduce(values), np.fmax.reduce(values), bool(np.isnan(values).any()))
         for column, values in found.items()
     }
 
 
-@given(VALUES, st.integers(1, 20), st.floats(0, 1), st.floats(0, 1))
-def test_each_column_of_pixels_keeps_its_extremes_and_gaps(values, num_pixels, a, b):
+@given(VALUES, st.integers(1, 20), st.floats(0, 1), st.floats(0, 1), st.booleans(), st.booleans())
+def test_each_column_of_pixels_keeps_its_extremes_and_gaps(values, num_pixels, a, b, log_x, log_y):
     x, y = np.arange(len(values), dtype=float), np.array(values)
     low, high = np.floor(np.sort([a, b]) * len(values)) - 0.5  # columns between points
-    chosen = pixels(x, y, num_pixels, low, high)
+    if log_x:
+        x, low, high = 10**x, 10**low, 10**high
+    chosen = pixels(x, y, num_pixels, low, high, log_x=log_x, log_y=log_y)
     assert (np.diff(chosen) > 0).all()
     assert len(chosen) <= 3 * num_pixels + 4
-    np.testing.assert_equal(columns(x[chosen], y[chosen], num_pixels, low, high), columns(x, y, num_pixels, low, high))
+    if log_x:
+        x, low, high = np.log10(x), math.log10(low), math.log10(high)
+    expected = columns(x, y, num_pixels, low, high, log_y)
+    np.testing.assert_equal(columns(x[chosen], y[chosen], num_pixels, low, high, log_y), expected)
 
 
 def test_points_beside_the_range_are_kept_so_that_lines_reach_the_edge():

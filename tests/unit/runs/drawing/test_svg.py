@@ -38,14 +38,14 @@ def test_curve_stands_over_its_axes_with_its_legend():
     paths = [path.get("d") for path in root.iter(f"{SVG}path")]
     assert len(paths) == 4  # and two in the legend
     # The greatest value lies highest.
-    _, first, _, second, _, third = numbers_in(paths[0].replace("h.5", ""))
+    _, first, _, second, _, third = numbers_in(paths[0])
     assert second < third < first
 
 
-def test_gaps_are_not_drawn_over_and_a_lone_point_is_a_stroke():
-    [path] = [path.get("d") for path in drawn(curve(1, 2, math.nan, 3, math.inf, 2, 1)).iter(f"{SVG}path")]
-    assert [part.count("L") for part in path.split("M")[1:]] == [1, 0, 1]
-    assert path.count("h.5") == 3
+def test_gaps_are_not_drawn_over_and_a_lone_point_is_a_dot():
+    line, dots = drawn(curve(1, 2, math.nan, 3, math.inf, 2, 1)).iter(f"{SVG}path")
+    assert [part.count("L") for part in line.get("d").split("M")[1:]] == [1, 1]
+    assert (dots.get("d").count("h0"), dots.get("stroke-linecap")) == (1, "round")
 
 
 @pytest.mark.parametrize("values", [(), (math.nan,), (math.inf, -math.inf)])
@@ -57,8 +57,8 @@ def test_nothing_to_draw_is_said(values):
 def test_logarithmic_values_have_their_own_ticks_and_leave_out_the_rest():
     root = drawn(curve(0.001, 0.1, 0, -1, 10), log_y=True)
     assert {"0.001", "0.1", "10"} <= set(texts(root))
-    [path] = [path.get("d") for path in root.iter(f"{SVG}path")]
-    assert len(path.split("M")) == 3
+    line, dots = [path.get("d") for path in root.iter(f"{SVG}path")]
+    assert (line.count("M"), dots.count("M")) == (1, 1)
 
 
 @pytest.mark.parametrize("log_y", [False, True])

@@ -40,6 +40,11 @@ def test_epochs_of_steps(run, expected):
     np.testing.assert_allclose(epochs_at(run.series, run.get, np.array([5, 15])), expected)
 
 
+def test_epochs_go_on_beyond_the_first_and_the_last_one_logged():
+    run = Recorded({"epoch": ([9, 19, 29], [0, 1, 2])})
+    np.testing.assert_allclose(epochs_at(run.series, run.get, np.array([-1, 4, 9, 34])), [-1, -0.5, 0, 2.5])
+
+
 @pytest.mark.parametrize(
     "run",
     [
