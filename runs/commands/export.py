@@ -23,6 +23,7 @@ from runs.query.texts import count_text, list_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
+    from runs.transfer.anonymous import AnonymousRuns
 
 __all__ = ["add_arguments", "main"]
 
@@ -50,6 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "for blind review: replace names of users, machines, paths, addresses and commits"
     parser.add_argument("--anonymous", action="store_true", help=help)
     parser.add_argument("--hide", action="append", default=[], metavar="WORD", help="with --anonymous: a further word")
+    help = "with --anonymous: do not hide this name, and export files of this name (or pattern) that cannot be searched"
+    parser.add_argument("--keep", action="append", default=[], metavar="NAME", help=help)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,11 @@ def main(arguments: argparse.Namespace) -> int:
     export = _Export(format, output, columns, arguments.metrics)
     with open_given(arguments) as store:
         runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
-        write = functools.partial(_write_anonymous, hide=arguments.hide) if arguments.anonymous else _write
+        write = (
+            functools.partial(_write_anonymous, hide=arguments.hide, keep=arguments.keep)
+            if arguments.anonymous
+            else _write
+        )
         code, what = write(runs, export)
     if format in _TRACKERS:
         print_text(f"exported to {hide_passwords(str(output))}: {what}")
@@ -117,8 +124,9 @@ def _check_options(arguments: argparse.Namespace, format: str) -> None:
     """Reject options that do not fit the format or each other."""
     if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
-    if arguments.hide and not arguments.anonymous:
-        raise RunsError("export: got --hide without --anonymous, expected both")
+    for option in ("hide", "keep"):
+        if getattr(arguments, option) and not arguments.anonymous:
+            raise RunsError(f"export: got --{option} without --anonymous, expected both")
     if arguments.anonymous and isinstance(arguments.output, str):
         raise RunsError(
             f"export: got --anonymous and the address {hide_passwords(arguments.output)}, expected a folder, all of "
@@ -133,13 +141,13 @@ def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     return _write_archive(runs, export) if export.format in _ARCHIVES else _write_table(runs, export)
 
 
-def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str]) -> tuple[int, str]:
+def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str], keep: Sequence[str]) -> tuple[int, str]:
     from runs.transfer.anonymous import UNPROVEN, anonymised
 
     for sentence in UNPROVEN:
         print_to_stderr(f"note: {sentence}")
     output = Path(export.output or _STDOUT)
-    with anonymised(runs, output, hide, overwrite=True) as anonymous:
+    with anonymised(runs, output, hide, keep=keep, overwrite=True) as anonymous:
         columns, metrics = (
             names and [anonymous.name(name) for name in names] for names in (export.columns, export.metrics)
         )
@@ -147,12 +155,23 @@ def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str]) 
         code, what = _write(anonymous.runs, staged)
     for word, (replacement, count) in anonymous.replaced.items():
         print_to_stderr(f"replaced {word!r} by {replacement!r}: {count_text(count, 'time')}")
-    for word in anonymous.common:
-        print_to_stderr(f"note: {word!r} is a common word: it is removed from fields for names only")
+    for what_removed, count in anonymous.removed.items():
+        print_to_stderr(f"note: removed {what_removed}: {count_text(count, 'time')}")
     print_left_out(anonymous.left_out)
     if export.output is not None:
         print_to_stderr(f"note: keep {output}.replaced.json to yourself: it lists the replacements")
-    return code, "; ".join(filter(None, (what, "none of the replaced words is left in it")))
+    return code, "; ".join(filter(None, (what, *_proof(anonymous))))
+
+
+def _proof(anonymous: AnonymousRuns) -> Iterator[str]:
+    """Yield what was searched, and what was not."""
+    yield "none of the replaced words is left in what was searched"
+    if anonymous.unsearched:
+        parts = [f"{part} ({count_text(count, 'file')})" for part, count in anonymous.unsearched.items()]
+        yield f"not searched: {', '.join(parts)}"
+    if anonymous.common:
+        words = ", ".join(map(repr, anonymous.common))
+        yield f"removed from fields for users and machines only: {words} (--hide WORD hides it everywhere)"
 
 
 def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:

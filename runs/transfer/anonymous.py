@@ -28,7 +28,6 @@ from runs.transfer.unloading import unload
 __all__ = ["UNPROVEN", "AnonymousRuns", "anonymised"]
 
 UNPROVEN = (
-    "pixels of pictures and videos, sounds, weights, and files packed in other ways, such as HDF5, are not searched",
     "words that no record names are not known: add names of people, groups and projects with --hide WORD",
     "the uid and the times of the runs stay",
 )
@@ -55,6 +54,16 @@ class AnonymousRuns:
     _hidden: HiddenWords
 
     @property
+    def unsearched(self) -> dict[str, int]:
+        """What of the output was not searched, such as `pixels`, with the number of files; known after the block."""
+        return dict(sorted(self._hidden.unsearched.items()))
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """What was removed from texts, as it holds words in a form that cannot be replaced, and how often."""
+        return dict(self._hidden.removed)
+
+    @property
     def replaced(self) -> dict[str, tuple[str, int]]:
         """The replacement of each word that was found, and how often it was written."""
         return {word: (self.replacements[word], count) for word, count in sorted(self._hidden.counts.items())}
@@ -70,7 +79,12 @@ class AnonymousRuns:
 
 @contextlib.contextmanager
 def anonymised(
-    runs: Sequence[Run], output: str | Path, hide: Sequence[str] = (), *, overwrite: bool = False
+    runs: Sequence[Run],
+    output: str | Path,
+    hide: Sequence[str] = (),
+    *,
+    keep: Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Iterator[AnonymousRuns]:
     """Export runs so that the output names no people, machines and places.
 
@@ -81,14 +95,16 @@ def anonymised(
         runs: Runs that have ended, of any stores.
         output: The file, or the folder, which must be new or empty.
         hide: Further words to hide, as whole words in any case.
+        keep: Names that need not be hidden, and files, also as patterns such as `*.pdf`, that are exported though they
+            cannot be searched.
         overwrite: Whether to replace an existing file.
 
     Yields:
         The anonymous runs and the place.
 
     Raises:
-        StoreError: If a run is running or cannot be read, the output cannot be written, or a word is left in it. Then
-            nothing is written.
+        StoreError: If a run is running or cannot be read, the output cannot be written, a word is left in it, or a
+            name is also one of the run's settings, metrics or sources. Then nothing is written.
 
     Example:
         with open_store("my_runs") as store, anonymised(store.find(), "review.zip", ["our-project"]) as anonymous:
@@ -97,8 +113,8 @@ def anonymised(
     """
     output = Path(output)
     _check_place(output, overwrite=overwrite)
-    words = _words_of(runs, hide)
-    hidden, left_out = HiddenWords(words.replacements), list[str]()
+    words = _words_of(runs, hide, keep)
+    hidden, left_out = HiddenWords(words.replacements, keep), list[str]()
     with naming_os_errors(f"{output} cannot be written"), staging_beside(output) as folder:
         for number, run in enumerate(runs, 1):
             staged = unload(AnonymousRun(run, hidden, left_out), folder / "runs", str(number))
@@ -124,17 +140,23 @@ def _check_place(output: Path, *, overwrite: bool) -> None:
         raise StoreError(f"{output} has files, which would not be searched; name a new folder")
 
 
-def _words_of(runs: Sequence[Run], hide: Sequence[str]) -> IdentifyingWords:
-    words = IdentifyingWords()
+def _words_of(runs: Sequence[Run], hide: Sequence[str], keep: Sequence[str]) -> IdentifyingWords:
+    words = IdentifyingWords(keep)
     for word in hide:
         words.add("hidden", word)
     for run in runs:
         now = run.store.get(run.id)
         if now.is_living or not now.is_whole:
             raise StoreError(f"run {run.id} is {now.status}; export it when it is whole")
-        words.keep_own(run)
+        words.note_own(run)
     for run in runs:
         words.take(run)
+    if words.own:
+        word = min(words.own)
+        raise StoreError(
+            f"{word!r} names a person or machine, and is part of the name of a setting, metric or source; hide it "
+            f"everywhere with --hide {word}, or leave it with --keep {word}"
+        )
     return words
 
 

@@ -16,6 +16,7 @@ from runs.stores.content import Content, Medium
 from runs.stores.folders.adding import RELATIONS
 from runs.stores.run import Run
 from runs.transfer.hidden_words import HiddenWords
+from runs.transfer.packed_files import MOST_BYTES
 from runs.transfer.unloading import uid_of
 
 __all__ = ["AnonymousRun"]
@@ -81,18 +82,23 @@ class AnonymousRun(Run):
         return Content(self._hidden.text(content.name), lambda: self._open(content))
 
     def _open(self, content: Content) -> BinaryIO:
-        data = self._hidden.file(content.name, content.read())
-        if data is None:
-            raise StoreError("it is left out, as it holds words to hide and is neither text nor an archive")
-        return io.BytesIO(data)
+        data = self._hidden.file(content.name, _bounded(content))
+        self._left_out += [f"run {self.id}: {sentence}" for sentence in self._hidden.dropped]
+        self._hidden.dropped.clear()
+        return content.open() if data is None else io.BytesIO(data)
 
     @property
     def rank_outputs(self) -> dict[int, Content]:
-        return {rank: self._cleaned(content) for rank, content in self._run.rank_outputs.items()}
+        return {rank: self._output(content) for rank, content in self._run.rank_outputs.items()}
+
+    def _output(self, content: Content) -> Content:
+        return Content(content.name, lambda: io.BytesIO(self._as_text(content.read())))
+
+    def _as_text(self, data: bytes) -> bytes:
+        return self._hidden.text(data.decode(errors="replace")).encode()
 
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
-        text = self._run.read_output()[0].decode(errors="replace")
-        data = self._hidden.text(text).encode()[start:][:max_bytes]
+        data = self._as_text(self._run.read_output()[0])[start:][:max_bytes]
         return data, start + len(data)
 
     @property
@@ -119,13 +125,25 @@ class AnonymousRun(Run):
         return cleaned
 
     def odd_values(self) -> bytes:
-        return self._hidden.text(self._run.odd_values().decode(errors="replace")).encode()
+        return self._as_text(self._run.odd_values())
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> Any:
         raise StoreError("versions of artifacts are left out")
 
     def original(self) -> Run | None:
         return None
+
+
+def _bounded(content: Content) -> bytes | None:
+    """Return the bytes of a content, which are checked; None if they are too many."""
+    pieces, size = list[bytes](), 0
+    for piece in content.pieces():
+        size += len(piece)
+        if size > MOST_BYTES:
+            pieces.clear()
+        else:
+            pieces.append(piece)
+    return b"".join(pieces) if size <= MOST_BYTES else None
 
 
 def _opener(data: bytes) -> Callable[[], BinaryIO]:

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,46 +46,61 @@ _PUBLIC = re.compile(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$|^127\.")
 class IdentifyingWords:
     """Collects the words that name people, machines and places in runs, with a replacement for each.
 
+    Args:
+        keep: Words that are not hidden.
+
     Attributes:
         replacements: What is written instead of each word.
         common: Names of accounts and machines that are common words, which are not hidden everywhere.
+        own: Names of people and machines that are also names of settings, metrics or sources.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Sequence[str] = ()) -> None:
+        self._keep = {word.lower() for word in keep}
         self.replacements: dict[str, str] = {}
+        self.own = set[str]()
         self.common = set[str]()
         self._counts: dict[str, int] = {}
         self._known: set[str] = set()
-        self._own: set[str] = set()
+        self._own_names: set[str] = set()
 
-    def keep_own(self, run: Run) -> None:
-        """Count the names of a run's settings, metrics and sources among the common words, as it would lose its sense.
+    def note_own(self, run: Run) -> None:
+        """Note the names of a run's settings, metrics and sources: nobody but its author knows what they stand for.
 
         Args:
             run: The run.
         """
         names = [*dotted(dict(run.config)), *run.metrics, *(content.name for content in run.stored("sources"))]
-        self._own |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
+        self._own_names |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
 
     def _add_this_machine(self) -> None:
-        for name in (user_name(), *_account_names()):
-            self.add("person", name or "")
+        self.add("person", user_name() or "")
+        self._add_full_name(_account_name())
         for name in dict.fromkeys((socket.gethostname(), socket.gethostname().partition(".")[0])):
             self.add("machine", name)
         self.add("path", str(Path.home()))
 
-    def add(self, kind: str, word: str) -> None:
+    def _add_full_name(self, name: str) -> None:
+        self.add("person", name)
+        for part in name.split():
+            self.add("person", part, is_part=True)
+
+    def add(self, kind: str, word: str, *, is_part: bool = False) -> None:
         """Add a word unless it is known, or too common to hide everywhere.
 
         Args:
             kind: `person`, `machine`, `path`, `address`, `commit` or `hidden`.
             word: The word.
+            is_part: Whether it is a first or last name, which is common if it is also a setting's, as `max` is.
         """
         word = word.strip().rstrip("/")
         if not word or word.lower() in self._known:
             return
-        if kind in ("person", "machine") and self._is_common(word):
+        if kind in ("person", "machine") and (_is_common(word) or word.lower() in self._keep):
             self.common.add(word)
+            return
+        if kind in ("person", "machine") and word.lower() in self._own_names:
+            (self.common if is_part else self.own).add(word)
             return
         if len(word) < 2 or (kind == "path" and _is_public(word)):
             return
@@ -95,9 +110,6 @@ class IdentifyingWords:
         self.replacements[word] = name
         for length in range(7, 13) if kind == "commit" else ():
             self.replacements.setdefault(word[:length], name[-length:])
-
-    def _is_common(self, word: str) -> bool:
-        return len(word) < 3 or word.isdigit() or word.lower() in _COMMON | self._own
 
     def take(self, run: Run) -> None:
         """Add the words of a run and of this machine.
@@ -139,7 +151,7 @@ class IdentifyingWords:
                 self.add("commit", repository["commit"])
             self._take_address(str(repository.get("url") or ""))
         for name in _git_people(str(git.get("root") or ""), str(git.get("commit") or "")):
-            self.add("person", name)
+            self.add("person", name) if "@" in name else self._add_full_name(name)
 
     def _take_places(self, run: Run) -> None:
         for option in mapping_of(entry_at(run.document, "meta.options")).values():
@@ -167,6 +179,10 @@ class IdentifyingWords:
         self.add("person", match["owner"] or "")
 
 
+def _is_common(word: str) -> bool:
+    return len(word) < 3 or word.isdigit() or word.lower() in _COMMON
+
+
 def _is_public(path: str) -> bool:
     """Tell whether a path is short or of the system, so it says nothing about its user."""
     return (path.count("/") < 2 and path != "/root") or bool(_SYSTEM.match(path))
@@ -181,15 +197,14 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _account_names() -> list[str]:
-    """Return the full name of this account, and its parts."""
+def _account_name() -> str:
+    """Return the full name of this account."""
     try:
         import pwd
 
-        full = pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
+        return pwd.getpwuid(os.getuid()).pw_gecos.partition(",")[0]
     except (ImportError, KeyError):
-        return []
-    return [full, *full.split()]
+        return ""
 
 
 def _git_people(root: str, commit: str) -> Iterator[str]:
@@ -202,7 +217,4 @@ def _git_people(root: str, commit: str) -> Iterator[str]:
     for query in queries:
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(["git", "-C", root, *query], capture_output=True, text=True, timeout=10, check=False)
-            for line in done.stdout.splitlines():
-                yield line
-                if "@" not in line:
-                    yield from line.split()
+            yield from done.stdout.splitlines()

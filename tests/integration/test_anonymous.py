@@ -32,7 +32,7 @@ from runs.stores.opening import open_store
 from runs.transfer.anonymous import anonymised
 from runs.transfer.archives import export_runs, import_runs
 from runs.transfer.foreign import import_foreign
-from runs.transfer.packed_files import members
+from runs.transfer.packed_files import Budget, members
 from tests.folders import read_files
 from tests.processes import Process
 
@@ -64,7 +64,7 @@ def every_byte(name, data):
         yield "".join(database.iterdump()).encode()
         database.close()
     elif data[:4] == b":W&B":
-        yield from (record for _, record in members(name, data))
+        yield from (record for _, record in members(name, data, Budget()))
 
 
 def left_in(place, words=WORDS):
@@ -171,8 +171,8 @@ def record(folder, observer):
     return folder / "runs"
 
 
-def export_anonymous(runs, path, hide=()):
-    with anonymised(runs, path, hide) as anonymous:
+def export_anonymous(runs, path, hide=(), keep=()):
+    with anonymised(runs, path, hide, keep=keep) as anonymous:
         export_runs(anonymous.runs, anonymous.place)
     return anonymous
 
@@ -181,7 +181,7 @@ def export_anonymous(runs, path, hide=()):
 def archive(runs_folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("out") / "review.zip"
     with open_store(runs_folder) as store:
-        return path, export_anonymous([store.get("1"), store.get("2")], path, ["secretlab", "ann"])
+        return path, export_anonymous([store.get("1"), store.get("2")], path, ["secretlab", "ann"], ["plain.bin"])
 
 
 def test_no_byte_of_an_anonymous_archive_names_anyone(archive):
@@ -190,9 +190,12 @@ def test_no_byte_of_an_anonymous_archive_names_anyone(archive):
     replaced = {word.lower() for word in done.replaced}
     assert {USER, HOST, "secretlab", "enchantress"} <= replaced
     told = " ".join(done.left_out)
-    for name in ("odd.pickle", "wide.txt", "coded.txt", "events.out.tfevents.1", "table.parquet", "people.db"):
+    for name in ("odd.pickle", "wide.txt", "events.out.tfevents.1", "table.parquet", "people.db"):
         assert f"'{name}'" in told
     assert "weights.pt" not in told
+    assert "plain.bin" not in told
+    assert done.removed == {"text in base64": 2}
+    assert done.unsearched.keys() == {"its format cannot be searched", "numbers", "pixels"}
     listed = path.with_name("review.zip.replaced.json")
     assert listed.stat().st_mode & 0o777 == 0o600
     assert json.loads(listed.read_text())["replaced"][USER]["by"] == "person-1"
@@ -226,11 +229,12 @@ FORMATS = {
 )
 def test_no_format_names_anyone(name, runs_folder, tmp_path, capsys):
     home = tmp_path / USER  # whose own path must not be in the output either
-    words = ["--store", str(runs_folder), "export", "1", "2", "--anonymous", "--hide", "secretlab", *FORMATS[name]]
+    words = ["--store", str(runs_folder), "export", "1", "2", "--anonymous", "--hide", "secretlab", "--keep", "plain.*"]
+    words += FORMATS[name]
     assert main([*words, "-o", str(home / name)]) == 0
     out, err = capsys.readouterr()
     assert left_in(home / name) == set()
-    assert "none of the replaced words is left in it" in out
+    assert "none of the replaced words is left in what was searched" in out
     assert f"replaced '{USER}' by 'person-" in err
     assert sorted(path.name for path in home.iterdir()) == sorted([name, f"{name}.replaced.json"])
     if name == "secret.json":
@@ -280,7 +284,7 @@ def test_runs_of_a_database_are_anonymous(tmp_path, mongo_url, capsys):
     for name in ("review.zip", "runs.csv"):
         assert main([*words, str(tmp_path / "out" / name)]) == 0
         assert left_in(tmp_path / "out" / name, (*WORDS, address)) == set()
-        assert "none of the replaced words is left in it" in capsys.readouterr().out
+        assert "none of the replaced words is left in what was searched" in capsys.readouterr().out
     with open_store(tmp_path / "back", create=True) as back:
         import_runs(tmp_path / "out" / "review.zip", back)
         assert back.get("1").metric("hidden-1/score").values.tolist() == [0, 1, 2, 3, 4]
@@ -373,9 +377,46 @@ def test_command_says_what_was_replaced_and_what_cannot_be_proven(runs_folder, t
     words = ["--store", str(runs_folder), "export", "1", "--anonymous", "--hide", "secretlab", "-o"]
     assert main([*words, str(tmp_path / "one.zip")]) == 0
     out, err = capsys.readouterr()
-    assert "none of the replaced words is left in it" in out
+    assert "none of the replaced words is left in what was searched" in out
     assert f"replaced '{USER}' by 'person-1'" in err
-    assert "pixels of pictures" in err
+    assert "not searched: numbers (" in out
+    assert "artifact 'plain.bin': it is left out, as its format cannot be searched; --keep plain.bin exports it" in err
     assert "one.zip.replaced.json to yourself" in err
     assert main([*words, "http://ann:pw@h", "--format", "mlflow"]) == 1
     assert "got --anonymous and the address http://ann:***@h, expected a folder" in capsys.readouterr().err
+    assert main([*words[:-5], "--hide", "a", "-o", "x.zip"]) == 1
+    assert "got --hide without --anonymous" in capsys.readouterr().err
+
+
+def test_name_in_the_name_of_a_metric_is_hidden_or_kept_as_asked(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_USER", USER)
+    ex = Experiment("mine", base_dir=Path(__file__).parent, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def run(_run):
+        _run.log_scalar(f"{USER}/loss", 1.0, 0)
+        print(f"whoami:\\n{USER}")
+
+    ex.run()
+    path = next((tmp_path / "runs").glob("*/provenance.json"))
+    coded = base64.b64encode(f"by {USER}".encode()).decode()
+    provenance = json.loads(path.read_text())
+    provenance["git"] = {"root": "", "commit": None, "untracked": {"a.py": f"TOKEN = '{coded}'"}}
+    path.write_text(json.dumps(provenance))
+    words = ["--store", str(tmp_path / "runs"), "export", "1", "--anonymous", "-o", str(tmp_path / "o.zip")]
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert f"'{USER}' names a person or machine, and is part of the name of a setting, metric or source" in error
+    assert f"--hide {USER}, or leave it with --keep {USER}" in error
+    assert not (tmp_path / "o.zip").exists()
+    assert main([*words, "--hide", USER]) == 0
+    assert left_in(tmp_path / "o.zip", [USER]) == set()
+    out, err = capsys.readouterr()
+    assert USER not in out
+    assert "removed text in base64: 1 time" in err
+    assert main([*words, "--keep", USER, "--force"]) == 0
+    assert f"removed from fields for users and machines only: '{USER}'" in capsys.readouterr().out.replace(
+        "'Seed', ", ""
+    )
+    assert left_in(tmp_path / "o.zip", [USER]) == {USER}
