@@ -12,17 +12,19 @@ import logging
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import google_crc32c
 
 from observers.record.append_file import AppendFile
 
-__all__ = ["EventFile"]
+__all__ = ["EventFile", "whole_records"]
 
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 16 * 2**20
 _MAX_PENDING_BYTES = 32 * 2**20
+_HEAD_BYTES, _SUM_BYTES = 12, 4
 
 
 class EventFile:
@@ -115,3 +117,64 @@ def _head(length: int) -> bytes:
 def _masked(data: bytes) -> bytes:
     crc = google_crc32c.value(data)
     return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def whole_records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
+    """Yield the data of each record with right checksums, also of those after a damage.
+
+    Args:
+        path: The file.
+        damages: Gets the first byte of each damaged part and the first after it.
+    """
+    with path.open("rb") as stream:
+        at, size = 0, path.stat().st_size
+        while at < size:
+            data = _record(stream, at, size)
+            if data is not None:
+                yield data
+                at += _HEAD_BYTES + len(data) + _SUM_BYTES
+                continue
+            start, at = at, _next_record(stream, at, size)
+            if damages and damages[-1][1] == start:
+                start = damages.pop()[0]
+            damages.append((start, at))
+
+
+def _record(stream: BinaryIO, at: int, size: int) -> bytes | None:
+    """Return the data of the record at a place; None if none is whole there."""
+    length = _length(stream, at)
+    if length is None or at + _HEAD_BYTES + length + _SUM_BYTES > size:
+        return None
+    data, checksum = stream.read(length), stream.read(_SUM_BYTES)
+    return data if _masked(data) == checksum else None
+
+
+def _length(stream: BinaryIO, at: int) -> int | None:
+    stream.seek(at)
+    head = stream.read(_HEAD_BYTES)
+    if len(head) < _HEAD_BYTES or _masked(head[:8]) != head[8:]:
+        return None
+    return int.from_bytes(head[:8], "little")
+
+
+def _next_record(stream: BinaryIO, at: int, size: int) -> int:
+    """Return the place of the first whole record after a damaged one; the file's size if there is none."""
+    length = _length(stream, at)
+    if length is not None and _record(stream, after := at + _HEAD_BYTES + length + _SUM_BYTES, size) is not None:
+        return after
+    # Lengths below 4 GB have four zeros, four bytes after their start.
+    begin = at + 1
+    while begin + _HEAD_BYTES <= size:
+        stream.seek(begin)
+        piece = stream.read(_PIECE_BYTES)
+        found = piece.find(bytes(4), 4)
+        while found != -1 and found + 8 <= len(piece):
+            start = found - 4
+            is_head = _masked(piece[start : start + 8]) == piece[start + 8 : start + 12]
+            if is_head and _record(stream, begin + start, size) is not None:
+                return begin + start
+            found = piece.find(bytes(4), found + 1)
+        if len(piece) < _PIECE_BYTES:
+            break
+        begin += len(piece) - _HEAD_BYTES + 1
+    return size

@@ -78,6 +78,8 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "artifacts", Cell(list_text(run.artifacts, _MAX_LINES))
     yield "checkpoints", Cell(list_text(run.checkpoints, _MAX_LINES))
     yield "resources", Cell(list_text(run.resources, _MAX_LINES))
+    left_out = list_of(mapping_of(run.document.get("imported")).get("left_out"))
+    yield "not imported", Cell("; ".join(map(str, left_out[:_MAX_LINES])), "yellow")
 
 
 def _parent(run: Run) -> str:

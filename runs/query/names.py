@@ -42,11 +42,10 @@ STATISTICS = (
 RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "damaged_points",
-        "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host", "info", "lease",
-        "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points", "lost_resources", "lost_sources",
-        "meta", "note", "parent", "provenance", "queue_time",
-        "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
-        "unwritten_points",
+        "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host", "imported", "info",
+        "lease", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points", "lost_resources",
+        "lost_sources", "meta", "note", "parent", "provenance", "queue_time", "result", "start_time", "status",
+        "stop_time", "summary", "tags", "uid", "unwritten_points",
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))

@@ -1,8 +1,9 @@
 """Importing past runs of other trackers.
 
-A run keeps its times and steps. `imported` in its record names the tracker, the run's key there and the source; its uid
-is computed from the key, so importing again adds nothing. A run whose source has changed is replaced by the new one,
-which takes over its tags and note; the old one goes to the trash.
+A run keeps its times and steps. `imported` in its record names the tracker, the run's key there, the source and what is
+missing; its uid is computed from the key, so importing again adds nothing, and neither does a copy of the source. A run
+whose source has changed is replaced by the new one, which takes over its tags and note; the old one goes to the trash.
+A part of it, such as a backup made in between, replaces nothing.
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from runs.errors import ForeignError, MissingExtraError, RunNotFoundError
+import numpy as np
+
+from runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
+from runs.query.filters import Question
 from runs.query.flattening import mapping_of
 from runs.stores.notes import check_tags
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.transfer.imported_record import StagedImport, start_of
 from runs.transfer.trackers import reader_for
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, as_plain
+from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_plain
 from runs.transfer.trackers.source_files import is_incomplete
 
 __all__ = ["ImportedRun", "import_foreign"]
 
 # Before and after 1970, in seconds: 1,900 years, which is as far as records can tell times.
 _FAR_S = 6e10
+_ORIGIN = ("imported.kind", "imported.key", "imported.content")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,55 +90,124 @@ def import_foreign(
     check_tags(tags)
     path = Path(path)
     reader = reader_for(path, kind)
-    discarded = frozenset(run.uid for run in store.trash())
     is_empty = True
     with contextlib.ExitStack() as stack:
         # One folder for all, as making and removing one takes longer than adding a run; none if all are there.
         staging = functools.cache(lambda: stack.enter_context(store.staging()))
+        importing = _Import(store, reader.KIND, path, tags, None if dry else staging)
         for found in reader.find(path):
             is_empty = False
-            yield _import(found, reader.KIND, store, tags, discarded, None if dry else staging)
+            yield importing.take(found)
     if is_empty:
         raise ForeignError(f"{path} holds no runs of the kind {reader.KIND}")
 
 
-def _import(
-    found: Found,
-    kind: str,
-    store: Store,
-    tags: Collection[str],
-    discarded: Collection[str | None],
-    staging: Callable[[], Path] | None,
-) -> ImportedRun:
-    """Import a run; without `staging`, write nothing."""
-    if is_incomplete(Path(found.place)):
-        return _failed(found, "its export was interrupted; export the run again, then import the result")
-    try:
-        run = _read(found)
-        digest = _digest(run)
-    except ForeignError as error:
-        return _failed(found, str(error))
-    except OSError as error:
-        return _failed(found, f"{error.filename}: {error.strerror}")
-    uid = _uid(kind, found.key)
-    present = store.backend.run_of_uid(uid)
-    if present is None and uid in discarded and staging is not None:
-        present = _restored(store, uid)
-    if present is not None and mapping_of(present.document.get("imported")).get("digest") == digest:
-        return ImportedRun(found.place, "present", present.id, run.num_points, tuple(run.left_out))
-    outcome: Literal["new", "completed", "present"] = "new" if present is None else "completed"
-    if staging is None:
-        return ImportedRun(found.place, outcome, None, run.num_points, tuple(run.left_out))
-    imported = {"kind": kind, "key": found.key, "source": found.place, "digest": digest}
-    folder = staging() / uid
-    staged = StagedImport(run, uid, imported, folder, tags, present).write()
-    if present is not None:
-        store.discard([present])
-    added = store.add(staged)
-    shutil.rmtree(folder, ignore_errors=True)  # unless it was moved
-    if not added.is_new:  # another process was faster
-        outcome = "present"
-    return ImportedRun(found.place, outcome, added.run.id, run.num_points, staged.left_out)
+class _Import:
+    """One call of `import_foreign`; without `staging`, it writes nothing."""
+
+    def __init__(
+        self, store: Store, kind: str, path: Path, tags: Collection[str], staging: Callable[[], Path] | None
+    ) -> None:
+        self.store, self.kind, self.path, self.tags, self.staging = store, kind, path, tags, staging
+        self.discarded = frozenset(run.uid for run in store.trash())
+
+    def take(self, found: Found) -> ImportedRun:
+        """Import a run, unless it is there."""
+        if is_incomplete(Path(found.place)):
+            return _failed(found, "its export was interrupted; export the run again, then import the result")
+        try:
+            run = _read(found)
+            digest = _digest(run)
+        except ForeignError as error:
+            return _failed(found, str(error))
+        except OSError as error:
+            return _failed(found, f"{error.filename}: {error.strerror}")
+        uid = _uid(self.kind, found.key)
+        present = self._present(uid, found, digest)
+        if present is not None and digest == mapping_of(present.document.get("imported")).get("digest"):
+            return ImportedRun(found.place, "present", present.id, run.num_points, tuple(run.left_out))
+        content = _content_digest(run, by_place=found.by_place)
+        same, reasons = self._same(run, found, present, content)
+        if same is not None:
+            return ImportedRun(found.place, "present", same, run.num_points, (*run.left_out, *reasons))
+        outcome: Literal["new", "completed", "present"] = "new" if present is None else "completed"
+        if self.staging is None:
+            return ImportedRun(found.place, outcome, None, run.num_points, tuple(run.left_out))
+        imported = {"kind": self.kind, "key": found.key, "source": found.place, "digest": digest, "content": content}
+        folder = self.staging() / uid
+        staged = StagedImport(run, uid, imported, folder, self.tags, present).write()
+        if present is not None:
+            self.store.discard([present])
+        added = self.store.add(staged)
+        shutil.rmtree(folder, ignore_errors=True)  # unless it was moved
+        if not added.is_new:  # another process was faster
+            return ImportedRun(found.place, "present", added.run.id, run.num_points, staged.left_out)
+        num_points = _num_points(added.run)
+        if num_points != run.num_points:
+            raise StoreError(
+                f"{self.store.where}: {num_points} of the {run.num_points} points of {found.place} were written, as "
+                f"run {added.run.id}; check the disk, and import again"
+            )
+        return ImportedRun(found.place, outcome, added.run.id, num_points, staged.left_out)
+
+    def _present(self, uid: str, found: Found, digest: str) -> Run | None:
+        """Return the run in the store that an earlier import, also of an earlier version, has made."""
+        present = self.store.backend.run_of_uid(uid)
+        if present is None and uid in self.discarded and self.staging is not None:
+            present = _restored(self.store, uid)
+        if present is None and found.former:
+            present = self.store.backend.run_of_uid(_uid(self.kind, found.former))
+            former = {} if present is None else mapping_of(present.document.get("imported"))
+            if former.get("key") != found.former or not (
+                former.get("digest") == digest or former.get("source") == found.place
+            ):
+                return None
+        return present
+
+    def _same(
+        self, run: ForeignRun, found: Found, present: Run | None, content: str
+    ) -> tuple[str | None, tuple[str, ...]]:
+        """Return the id of the run in the store that has all of a run, None for none; and what to say about it."""
+        if present is not None:
+            imported = mapping_of(present.document.get("imported"))
+            if content == imported.get("content"):
+                return present.id, ()
+            if imported.get("key") == found.key and _is_part(run, found, present):
+                return present.id, (f"a part of run {present.id}, which stays as it is",)
+        elif found.by_place and content in self._copies:
+            id, key = self._copies[content]
+            if not Path(key).is_relative_to(self.path.resolve()):  # two files of one folder are two runs
+                return id, (f"a copy of what was imported as run {id}",)
+        return None, ()
+
+    @functools.cached_property
+    def _copies(self) -> dict[str, tuple[str, str]]:
+        """Id and key of each run of this kind that earlier imports have made, by the digest of its content."""
+        question = Question.of("command=imported", None, None, _ORIGIN, 0)
+        rows = [[run.id, *(run.get(name) for name in _ORIGIN)] for run in self.store.backend.find(question)]
+        return {str(content): (id, str(key)) for id, kind, key, content in rows if kind == self.kind and content}
+
+
+def _num_points(run: Run) -> int:
+    return sum(len(run.metric(name)) for name in run.metrics)
+
+
+def _is_part(run: ForeignRun, found: Found, present: Run) -> bool:
+    """Tell whether the store has all points of a run and more, as where a backup or a damaged copy is imported."""
+    names = set(present.metrics)
+    for curve in run.curves:
+        series = present.metric(curve.name) if curve.name in names else None
+        if series is None or not _counts(curve.steps, curve.values) <= _counts(series.steps, series.values):
+            return False
+    if run.num_points < _num_points(present):
+        return True
+    stopped = run.stopped if run.stopped is not None else start_of(run)
+    return not found.by_place and present.stop_time is not None and stopped < present.stop_time.timestamp() - 1e-3
+
+
+def _counts(steps: np.ndarray, values: np.ndarray) -> Counter[tuple[float, int]]:
+    """Count equal points; a NaN equals itself."""
+    return Counter(zip(steps.tolist(), values.astype(np.float64).view(np.int64).tolist(), strict=True))
 
 
 def _restored(store: Store, uid: str) -> Run | None:
@@ -149,6 +225,7 @@ def _read(found: Found) -> ForeignRun:
     try:
         run = found.read()
         run.config, run.info = as_plain({"config": run.config, "info": run.info}).values()
+        run.curves = _called_apart(run.curves, run.left_out)
     except (ForeignError, MissingExtraError, OSError):
         raise
     except Exception as error:  # parsers raise what they meet
@@ -159,6 +236,23 @@ def _read(found: Found) -> ForeignRun:
     return run
 
 
+def _called_apart(curves: list[Curve], left_out: list[str]) -> list[Curve]:
+    """Return curves of which no two have one name, so that none overwrites another."""
+    taken = {curve.name for curve in curves}
+    seen: set[str] = set()
+    apart = []
+    for curve in curves:
+        if curve.name in seen:
+            names = (f"{curve.name}_{number}" for number in itertools.count(2))
+            name = next(name for name in names if name not in taken)
+            taken.add(name)
+            left_out.append(f"the name of another metric {curve.name!r}, which is {name!r} here")
+            curve = dataclasses.replace(curve, name=name)
+        seen.add(curve.name)
+        apart.append(curve)
+    return apart
+
+
 def _uid(kind: str, key: str) -> str:
     """Return a uid for a run, always the same; its beginning is no time, unlike that of the lab's own runs."""
     return hashlib.sha256(f"{kind}\0{key}".encode()).hexdigest()[:32]
@@ -166,12 +260,28 @@ def _uid(kind: str, key: str) -> str:
 
 def _digest(run: ForeignRun) -> str:
     """Return a SHA-256 of everything that is imported of a run, but for the contents of its files."""
+    digest = _digest_without(run, ())
+    for name, path in sorted(run.artifacts.items()):
+        status = path.stat()
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
+    return digest.hexdigest()
+
+
+def _content_digest(run: ForeignRun, *, by_place: bool) -> str:
+    """Return a SHA-256 that a run shares with its copies at other places, with the contents of its files."""
+    digest = _digest_without(run, ("left_out", *(("experiment", "title", "stopped") if by_place else ())))
+    for name, path in sorted(run.artifacts.items()):
+        digest.update(f"{name}\0".encode())
+        with contextlib.suppress(OSError), path.open("rb") as stream:  # one that cannot be read is left out
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _digest_without(run: ForeignRun, names: Collection[str]) -> Any:
+    """Return a SHA-256 of a run without its files and some fields."""
     digest = hashlib.sha256()
-    plain = {
-        field.name: getattr(run, field.name)
-        for field in dataclasses.fields(run)
-        if field.name not in ("curves", "media", "artifacts", "output")
-    }
+    others = {"curves", "media", "artifacts", "output", *names}
+    plain = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in others}
     digest.update(json.dumps(plain, sort_keys=True, default=str).encode())
     digest.update(run.output)
     for curve in run.curves:
@@ -180,7 +290,4 @@ def _digest(run: ForeignRun) -> str:
             digest.update(array.tobytes())
     for entry in run.media:
         digest.update(f"{entry.name}\0{entry.step}\0{entry.content and entry.content.sha256}".encode())
-    for name, path in sorted(run.artifacts.items()):
-        status = path.stat()
-        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}".encode())
-    return digest.hexdigest()
+    return digest

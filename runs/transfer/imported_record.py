@@ -118,9 +118,14 @@ class StagedImport:
             if target is None:
                 self.left_out.append(f"file {name!r}: no file of a run may be called so")
                 continue
-            (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
             try:
+                (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
+                if (self.folder / target).exists():
+                    raise FileExistsError
                 source = path.open("rb")
+            except (FileExistsError, NotADirectoryError):
+                self.left_out.append(f"file {name!r}: another file or folder of the run has that name")
+                continue
             except OSError as error:
                 self.left_out.append(f"file {name!r}: {error.strerror}")
                 continue
@@ -164,7 +169,7 @@ class StagedImport:
             "meta": {"command": "imported", "options": {}, **title},
             "resources": [],
             "artifacts": artifacts,
-            "imported": self.imported,
+            "imported": {**self.imported, **({"left_out": self.left_out} if self.left_out else {})},
         }
 
 

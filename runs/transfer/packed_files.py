@@ -310,4 +310,7 @@ def _records_of_wandb(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the records, which the blocks of the file cut."""
     from runs.transfer.trackers.wandb_log import records
 
-    yield from ((PIECE, record) for record in records(data))
+    damages: list[tuple[int, int]] = []
+    yield from ((PIECE, record) for record in records(data, damages))
+    if damages:
+        raise EOFError(f"a damaged record at byte {damages[0][0]}")

@@ -290,7 +290,7 @@ def test_every_point_comes_back_from_wandb(store, out, tmp_path):
         assert b"said" in back.read_output()[0]
     assert (whole.status, failed.status) == ("COMPLETED", "FAILED")
     assert (whole.name, whole.note, whole.tags) == ("digits", store.get("1").note, ["good"])
-    assert whole.info["summary"]["result"] == 0.75
+    assert whole.info["summary"]["result"] == whole.result == 0.75
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -124,17 +125,59 @@ def test_run_of_wandb_keeps_its_user(store, tmp_path):
     assert [run["user"] for run in store.find("user=ada")] == ["ada"]
 
 
+def _wandb_run(folder, id, losses, **names):
+    """Write a run of W&B with a few points."""
+    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    folder.mkdir(parents=True)
+    with (folder / f"run-{id}.wandb").open("wb") as stream:
+        log = wandb_log.LogWriter(stream)
+        log.add(messages.Record(run=messages.RunRecord(run_id=id, **names)).SerializeToString())
+        for step, loss in enumerate(losses):
+            row = messages.HistoryRecord(step=messages.HistoryStep(num=step))
+            row.item.add(nested_key=["loss"], value_json=json.dumps(loss))
+            log.add(messages.Record(history=row).SerializeToString())
+        log.add(messages.Record(exit=messages.RunExitRecord()).SerializeToString())
+
+
+def test_one_id_of_wandb_in_two_projects_is_two_runs_and_its_folders_in_one_project_are_one(store, tmp_path):
+    for number, (losses, names) in enumerate(
+        [
+            ([1.0], {"entity": "ada", "project": "first"}),
+            ([2.0], {"entity": "ada", "project": "second"}),
+            ([3.0], {"entity": "bob", "project": "second"}),
+            ([4.0, 5.0], {"project": "first"}),  # resumed offline, where W&B does not know the entity
+        ]
+    ):
+        _wandb_run(tmp_path / "wandb" / f"offline-run-2026010{number + 1}_000000-abc", "abc", losses, **names)
+    for outcome in ("new", "present"):
+        assert [run.outcome for run in take(tmp_path / "wandb", store)] == [outcome] * 3
+    assert sorted((run.name, points_of(run)["loss"][1]) for run in store) == [
+        ("first", ["1.0", "4.0", "5.0"]), ("second", ["2.0"]), ("second", ["3.0"]),
+    ]  # fmt: skip
+    shutil.move(tmp_path / "wandb", tmp_path / "moved")
+    shutil.rmtree(tmp_path / "moved" / "offline-run-20260104_000000-abc")  # an earlier state of it
+    assert [run.outcome for run in take(tmp_path / "moved", store)] == ["present"] * 3
+    assert len(store) == 3
+
+
 def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed_later(store, tmp_path):
     pytest.importorskip("wandb")
     [source, _, _] = sorted((unpack("wandb", tmp_path) / "wandb").glob("*/*.wandb"))
     data = source.read_bytes()
     large = data[:7] + b"".join(_framed(data))  # over several blocks
-    whole = list(wandb_log.records(large))
+    whole = list(wandb_log.records(large, []))
     for size in [8, 13, 14, 32768, 32769, len(large) - 1, *np.linspace(20, len(large) - 2, 14).astype(int)]:
-        found = []
-        with pytest.raises(EOFError):
-            found.extend(_each_into(found, wandb_log.records(large[:size])))
+        damages = []
+        found = list(wandb_log.records(large[:size], damages))
         assert found == whole[: len(found)]
+        assert [end for _, end in damages] == [size]
+    for place in np.linspace(7, len(large) - 1, 40).astype(int):
+        damages = []
+        flipped = large[:place] + bytes([large[place] ^ 8]) + large[place + 1 :]
+        found = list(wandb_log.records(flipped, damages))
+        [(start, end)] = damages
+        assert start <= place < end <= start + 2 * 32768
+        assert Counter(found) < Counter(whole)
     source.write_bytes(data[: len(data) // 2])
     [cut] = take(source, store)
     assert cut.outcome == "new"
@@ -148,16 +191,10 @@ def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed
     assert (run.status, "mine" in run.tags, len(run.metric("train/loss"))) == ("COMPLETED", True, 41)
 
 
-def _each_into(found, records):
-    for record in records:
-        found.append(record)
-    return ()
-
-
 def _framed(data):
     """Yield the records of a file as they lie in blocks, three times over."""
     at = 7
-    for record in list(wandb_log.records(data)) * 3:
+    for record in list(wandb_log.records(data, [])) * 3:
         first = True
         while True:
             room = 32768 - at % 32768

@@ -66,6 +66,20 @@ def test_runs_of_aim_are_what_aim_reads(source, store):
 
 
 @pytest.mark.slow
+def test_metrics_of_aim_that_are_named_alike_here_are_kept_apart(tmp_path, store):
+    import aim
+
+    run = aim.Run(repo=str(tmp_path / "repo"), system_tracking_interval=None, log_system_params=False)
+    run.track(1.0, name="loss", context={"subset": "train"})
+    run.track(2.0, name="train/loss")
+    run.close()
+    [outcome] = take(tmp_path / "repo", store)
+    assert outcome.left_out == ("the name of another metric 'train/loss', which is 'train/loss_2' here",)
+    [run] = store
+    assert sorted(values for _, values in points_of(run).values()) == [["1.0"], ["2.0"]]
+
+
+@pytest.mark.slow
 def test_run_of_aim_cut_anywhere_fails_or_keeps_what_aim_can_read_and_is_completed_later(source, store):
     key = next(key for key, run in json.loads((SAMPLES / "expected_aim.json").read_text()).items() if run["end"])
     runs = source / ".aim" / "run_metadata.sqlite"

@@ -140,13 +140,18 @@ def test_outputs_of_hydra_have_its_config_and_the_points_beside_once(unpacked, s
         assert set(run.artifacts) == {f"files/.hydra/{name}.yaml" for name in HYDRA}
 
 
-def test_metric_that_two_files_of_a_hydra_run_hold_is_imported_once(unpacked, store):
+def test_metric_that_two_files_of_a_hydra_run_hold_is_imported_once_and_another_of_its_name_too(unpacked, store):
     path = unpacked("hydra") / "outputs" / "2026-01-01" / "12-00-00"
-    (path / "metrics.csv").write_text("step,train/loss,more\n0,7,1\n")
+    [first] = import_foreign(path, store)
+    points = points_of(store.get(first.id))
+    losses = "".join(f"{step},{value}\n" for step, value in zip(*points["train/loss"], strict=True))
+    (path / "again.csv").write_text(f"step,train/loss\n{losses}")
+    (path / "other.csv").write_text("step,train/loss,more\n0,7,1\n")
     [outcome] = import_foreign(path, store)
-    assert outcome.left_out == ("metrics.csv: 'train/loss', which another file has, too",)
+    assert (outcome.outcome, outcome.left_out) == ("completed", ())
     [run] = store
-    assert (len(run.metric("train/loss")), points_of(run)["more"]) == (40, ([0], ["1.0"]))
+    others = {"other.csv/train/loss": ([0], ["7.0"]), "more": ([0], ["1.0"])}
+    assert points_of(run) == {**points, **others}
 
 
 @pytest.mark.slow
@@ -183,17 +188,20 @@ def test_training_of_lightning_in_an_output_folder_of_hydra_is_one_run(unpacked,
         outcomes = list(import_foreign(path.parents[2], store))
     [mine] = [outcome for outcome in outcomes if outcome.outcome == "completed"]
     assert (len(outcomes), len(store), mine.place) == (4, 4, str(path))
-    assert mine.left_out == (
-        "lightning_logs/version_1/metrics.csv: 'epoch', 'train/loss', 'val/loss', which another file has, too",
-    )
+    assert mine.left_out == ()
     run = store.get(mine.id)
+    again = "lightning_logs/version_1/metrics.csv/"
+    assert [name for name in run.metrics if name.startswith(again)] == [
+        f"{again}{name}" for name in ("epoch", "train/loss", "val/loss")
+    ]
     with (path / "lightning_logs" / "version_0" / "metrics.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     theirs = {
         name: [(float(row["step"]), repr(float(row[name]))) for row in rows if row[name]]
         for name in ("epoch", "train/loss", "val/loss")
     }
-    assert {name: list(zip(*points, strict=True)) for name, points in points_of(run).items()} == theirs
+    ours = {name: points for name, points in points_of(run).items() if not name.startswith(again)}
+    assert {name: list(zip(*points, strict=True)) for name, points in ours.items()} == theirs
     assert list(map(len, theirs.values())) == [15, 12, 3]
     assert run.config == expected_of("hydra")[run["meta.comment"]]["config"]
     assert run.info["hparams"] == {

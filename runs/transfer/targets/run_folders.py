@@ -1,6 +1,7 @@
 """A folder with a folder for each exported run, for trackers that are files.
 
-The file `sacristan.json` in a run's folder says which run it is, and in which state it was exported. A folder is
+The file `sacristan.json` in a run's folder says which run it is, in which state it was exported, and its status and
+result. A folder is
 complete when it has its name: it is written beside, under a hidden name, and renamed. The next export deletes what a
 killed one left there.
 """
@@ -16,11 +17,10 @@ from pathlib import Path
 from observers.record.locking import claimed
 from runs.errors import ForeignError
 from runs.stores.run import Run
+from runs.transfer.trackers.foreign_run import MARK
 from runs.transfer.trackers.source_files import INCOMPLETE
 
 __all__ = ["RunFolders"]
-
-_MARK = "sacristan.json"
 
 
 class RunFolders:
@@ -56,7 +56,7 @@ class RunFolders:
         if key not in self._places:
             return None
         try:
-            return str(json.loads((self._places[key] / _MARK).read_text())["state"])
+            return str(json.loads((self._places[key] / MARK).read_text())["state"])
         except (OSError, ValueError, KeyError):
             return ""
 
@@ -69,7 +69,8 @@ class RunFolders:
             part.mkdir(parents=True)
             with claimed(part):
                 written = self._write(run, key, part)
-                (part / _MARK).write_text(json.dumps({"run": key, "id": run.id, "state": state}))
+                mark = {"run": key, "id": run.id, "state": state, "status": run.status, "result": run.result}
+                (part / MARK).write_text(json.dumps(mark, default=str))
                 if place.exists():
                     shutil.rmtree(place)
                 part.rename(place)
@@ -97,7 +98,7 @@ def _remove_incomplete(folder: Path) -> None:
 def _exported(folder: Path) -> dict[str, Path]:
     """Return the folders of the runs that have been exported, by the runs' keys."""
     found: dict[str, Path] = {}
-    for mark in folder.glob(f"*/{_MARK}"):
+    for mark in folder.glob(f"*/{MARK}"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             found[json.loads(mark.read_text())["run"]] = mark.parent
     return {key: path for key, path in found.items() if path.suffix != INCOMPLETE}

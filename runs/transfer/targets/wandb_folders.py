@@ -332,7 +332,7 @@ class _Writing:
         run = self._run
         summary = self._messages.SummaryRecord()
         own = {"result": run.result} if run.result is not None and "result" not in self._summary else {}
-        own["sacristan"] = {"id": run.id, "status": run.status}
+        own["sacristan"] = {"id": run.id, "status": run.status, "result": run.result}
         for name, value in {**self._summary, **own}.items():
             self._add_items(summary.update, [name], value)
         self._add(summary=summary)

@@ -129,7 +129,7 @@ class _Reading:
             self._summary[event["variant"]] = value
         else:
             name = f"system/{name[len(_MONITOR) :]}" if name.startswith(_MONITOR) else name
-            self._points.add(name, event["iter"], value, event["timestamp"] / 1000)
+            self._points.add(name, event["iter"], value, event["timestamp"] / 1000, origin=event["metric"])
 
     # ------------------------------------------------------------------ files
 

@@ -135,6 +135,7 @@ class _Reading:
     def _take_metric_msg(self, payload: dict[str, Any]) -> None:
         metric = payload["metric"]
         name, context = metric["metricName"], payload.get("context")
+        origin = f"{context} {name}"
         name = f"{context}_{name}" if context else name
         name = f"system/{name[4:]}" if name.startswith("sys.") else name
         try:
@@ -142,7 +143,7 @@ class _Reading:
         except (TypeError, ValueError):
             self._num_texts[name] += 1
         else:
-            self._points.add(name, metric.get("step"), value, _seconds(payload["local_timestamp"]))
+            self._points.add(name, metric.get("step"), value, _seconds(payload["local_timestamp"]), origin)
 
     def _take_parameter_msg(self, payload: dict[str, Any]) -> None:
         name, value = payload["param"]["paramName"], payload["param"]["paramValue"]

@@ -12,6 +12,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
@@ -61,7 +62,7 @@ def recognizes(path: Path) -> bool:
 def find(path: Path) -> Iterator[Found]:
     """Yield a run for each file, in the order of their paths."""
     for file in _files(path):
-        yield Found(str(file.resolve()), str(file), lambda file=file: _read(path, file))  # type: ignore[misc]
+        yield Found(str(file.resolve()), str(file), partial(_read, path, file), by_place=True)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -38,7 +38,7 @@ def recognizes(path: Path) -> bool:
 def find(path: Path) -> Iterator[Found]:
     """Yield each folder, in the order of their paths."""
     for folder in _folders(path):
-        yield Found(str(folder.resolve()), str(folder), partial(_read, path, folder))
+        yield Found(str(folder.resolve()), str(folder), partial(_read, path, folder), by_place=True)
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -116,7 +116,8 @@ class _Reading:
             *others, column = row
             if isinstance(row[column], int | float):
                 step, at = (row.get(other) if other in others else None for other in ("step", "timestamp"))
-                self.points.add(metric, _number(step, number), float(row[column]), _number(at, np.nan) / 1000)
+                at = _number(at, np.nan) / 1000
+                self.points.add(metric, _number(step, number), float(row[column]), at, origin=name)
             else:
                 num_others += row[column] is not None
         if num_others:

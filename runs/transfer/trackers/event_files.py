@@ -1,17 +1,21 @@
 """Runs in TensorBoard's event files.
 
-A folder with event files is a run. Files in a folder below it belong to the same run if the same process wrote them, as
-`SummaryWriter.add_hparams` and `add_scalars` do: hyperparameters become the config.
+A folder with event files is a run. Files in a folder below it belong to the same run if the same writer wrote them, as
+`SummaryWriter.add_scalars` and `add_hparams` do: hyperparameters become the config. If a writer added hyperparameters
+more than once, each time was a trial, and is a run of its own.
 
-The extra `tensorboard` reads the files. TensorBoard keeps a sample of the points unless it is told to keep all.
+The extra `tensorboard` interprets the events. TensorBoard keeps a sample of the points unless it is told to keep all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +25,9 @@ import yaml
 from observers.media.kinds import Text
 from observers.record.media_files import Content, MediaEntry
 from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps
+from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, as_whole, take_export
 from runs.transfer.trackers.media_contents import histogram_content, png_content
-from runs.transfer.trackers.source_files import is_inside
+from runs.transfer.trackers.source_files import damage_texts, is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -33,6 +37,8 @@ _FILE = re.compile(r".*tfevents\.(?P<time>\d+)\.(?P<process>.+?)(\.\d+)?(\.v2)?$
 _ALL = {"scalars": 0, "images": 0, "audio": 0, "histograms": 0, "tensors": 0, "compressedHistograms": 1, "graph": 1}
 # How a session of hyperparameters ended, by its number in the protocol of the plugin.
 _STATUSES = {1: "COMPLETED", 2: "FAILED"}
+# Tags of the plugin for hyperparameters, and that with which a trial begins.
+_HPARAMS, _TRIAL = "_hparams_/", "_hparams_/session_start_info"
 
 
 class _Part(NamedTuple):
@@ -48,6 +54,10 @@ class _Part(NamedTuple):
     folder: Path
     files: list[Path]
 
+    def below(self, above: _Part) -> _Part:
+        """Return it as a part of the run in a folder above."""
+        return self._replace(name=self.folder.relative_to(above.folder).as_posix())
+
 
 def recognizes(path: Path) -> bool:
     """Tell whether there are event files."""
@@ -55,17 +65,19 @@ def recognizes(path: Path) -> bool:
 
 
 def find(path: Path) -> Iterator[Found]:
-    """Yield a run for each folder with event files."""
-    runs: list[list[_Part]] = []
+    """Yield a run for each folder with event files, and for each trial of a writer of several."""
+    writers: list[list[_Part]] = []
     for folder, files in _folders(path):
-        runs_above = (run for run in runs if run[0].folder in folder.parents and _is_same_process(run[0].files, files))
-        run = next(runs_above, None)
-        if run is None:
-            runs.append([_Part("", folder, files)])
+        part = _Part("", folder, files)
+        above = next((each for each in reversed(writers) if _is_of_writer(each[0], part)), None)
+        if above is None:
+            writers.append([part])
         else:
-            run.append(_Part(folder.relative_to(run[0].folder).as_posix(), folder, files))
+            above.append(part.below(above[0]))
+    runs = [run for writer in writers for run in _runs_of(writer)]
     for run in sorted(runs, key=lambda run: _times(run[0].files[0])):
-        yield Found(run[0].files[0].name, str(run[0].folder), lambda run=run: _read(path, run))  # type: ignore[misc]
+        first = run[0].files[0]
+        yield Found(_identity(first), str(run[0].folder), partial(_read, path, run), by_place=True, former=first.name)
 
 
 def _folders(path: Path) -> Iterator[tuple[Path, list[Path]]]:
@@ -86,9 +98,94 @@ def _times(path: Path) -> tuple[int, str]:
     return (int(match["time"]) if match else 0, path.name)
 
 
-def _is_same_process(files: list[Path], others: list[Path]) -> bool:
-    one, other = (_FILE.fullmatch(each[0].name) for each in (files, others))
-    return one is not None and other is not None and one["process"] == other["process"]
+def _is_of_writer(above: _Part, part: _Part) -> bool:
+    """Tell whether the writer of a folder made another one below it, which is no copy of its own."""
+    if above.folder not in part.folder.parents or _identity(above.files[0]) == _identity(part.files[0]):
+        return False
+    one, other = (_FILE.fullmatch(each.files[0].name) for each in (above, part))
+    if one is None or other is None or one["process"] != other["process"]:
+        return False
+    # tensorboardX names the machine alone, without the process.
+    return re.search(r"\.\d+$", one["process"]) is not None or _is_trial(part) or _is_group(part.below(above))
+
+
+def _is_trial(part: _Part) -> bool:
+    """Tell whether a folder has hyperparameters."""
+    return any(tag == _TRIAL for tag in _tags(part))
+
+
+def _is_group(part: _Part) -> bool:
+    """Tell whether a folder is one of `add_scalars`, called after the metric that it holds."""
+    tag = next(_tags(part), None)
+    return tag is not None and part.name.replace("/", "_").startswith(tag.replace("/", "_") + "_")
+
+
+def _runs_of(writer: list[_Part]) -> Iterator[list[_Part]]:
+    """Yield the runs of a writer: a single one with at most one trial; else what it wrote itself, and each trial."""
+    root, *others = writer
+    trials = [part for part in others if _is_trial(part)] if others else []
+    if not trials or (len(trials) == 1 and not _is_trial(root)):
+        yield [root, *(part for part in others if part not in trials), *trials]
+        return
+    runs = {part.folder: [part._replace(name="")] for part in trials}
+    own = [root]
+    for part in others:
+        above = next((folder for folder in part.folder.parents if folder in runs), None)
+        if above is not None and part not in trials:
+            runs[above].append(part.below(runs[above][0]))
+        elif part not in trials:
+            own.append(part)
+    if len(own) > 1 or any(not tag.startswith(_HPARAMS) or tag == _TRIAL for tag in _tags(root)):
+        yield own
+    yield from runs.values()
+
+
+def _tags(part: _Part) -> Iterator[str]:
+    """Yield the tag of each value in a folder, as far as it can be read."""
+    event_type = _event_type()
+    for file in part.files:
+        for data in _peeked(file):
+            with contextlib.suppress(Exception):  # protobuf raises what it meets
+                yield from [value.tag for value in event_type.FromString(data).summary.value]
+
+
+def _identity(path: Path) -> str:
+    """Return what all copies of an event file share, but no two runs: its name, and the time at which it was begun."""
+    records = _peeked(path)
+    first = next(records, b"")
+    # Some writers round the time to seconds, and two of them may have one name.
+    is_exact = first[:1] == b"\t" and len(first) >= 9 and not struct.unpack_from("<d", first, 1)[0].is_integer()
+    begin = first if is_exact or not first else first + next(records, b"")
+    return f"{path.name}/{hashlib.sha256(begin).hexdigest()[:16]}"
+
+
+def _peeked(path: Path) -> Iterator[bytes]:
+    """Yield the whole records of a file; reading the run reports a file that cannot be read."""
+    with contextlib.suppress(OSError):
+        yield from _records(path, [])
+
+
+def _records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
+    try:
+        from observers.tensorboard.event_file import whole_records
+    except ImportError as error:
+        raise _missing_extra() from error
+    return whole_records(path, damages)
+
+
+def _event_type() -> Any:
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+    except ImportError as error:
+        raise _missing_extra() from error
+    return Event
+
+
+def _missing_extra() -> MissingExtraError:
+    return MissingExtraError(
+        "event files need the package 'tensorboard', which is not installed; "
+        "install it with: pip install 'sacristan[tensorboard]'"
+    )
 
 
 def _read(root: Path, parts: list[_Part]) -> ForeignRun:
@@ -102,6 +199,10 @@ def _read(root: Path, parts: list[_Part]) -> ForeignRun:
         raise ForeignError("its event files hold no whole event")
     run.started, run.stopped = min(times), max(times)
     run.config |= _hparams_file(folder, run.left_out)
+    take_export(run, folder)
+    if run.result is not None:  # which the export has added to the curve of that name
+        shortened = (curve.without_last() if curve.name == "result" else curve for curve in run.curves)
+        run.curves = [curve for curve in shortened if len(curve) or curve.name != "result"]
     return run
 
 
@@ -129,29 +230,21 @@ class _Events:
         try:
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         except ImportError as error:
-            raise MissingExtraError(
-                "event files need the package 'tensorboard', which is not installed; "
-                "install it with: pip install 'sacristan[tensorboard]'"
-            ) from error
+            raise _missing_extra() from error
         self.run = run
         self.files = part.files
-        self.events = EventAccumulator(str(part.folder if len(part.files) > 1 else part.files[0]), size_guidance=_ALL)
+        self.events = EventAccumulator(str(part.files[0]), size_guidance=_ALL)
+        self.events.file_version = 2.0  # also where the event that says so is damaged
         self.prefix = f"{part.name}/" if part.name else ""
         self.times: list[float] = []
+        self.trials: list[Any] = []
 
     def read(self) -> list[float]:
         """Extend the run; return the times of the events, in seconds since 1970."""
-        try:
-            self.events.Reload()
-        except Exception as error:  # the parser raises what it meets
-            raise ForeignError(f"{self.files[0].parent}: {type(error).__name__}: {error}") from error
         for path in self.files:
-            if num_bytes := _num_torn_bytes(path):
-                self.run.left_out.append(f"{path.name}: its last {num_bytes} bytes are no whole event")
-        hparams = self.events.PluginTagToContent("hparams") if "hparams" in self._plugins() else {}
-        if hparams:
-            self.prefix = ""  # the metrics of add_hparams are the run's own
-            self._take_hparams(hparams)
+            self._load(path)
+        if self.trials:
+            self._take_trials()
         tags = self.events.Tags()
         for name in tags["scalars"]:
             self._take_curve(name, self.events.Scalars(name), lambda event: event.value)
@@ -166,25 +259,47 @@ class _Events:
         first = self.events._first_event_timestamp  # FirstEventTimestamp() waits for an event
         return [*self.times, *([] if first is None else [first])]
 
-    def _plugins(self) -> set[str]:
-        return {data.plugin_data.plugin_name for data in self.events.summary_metadata.values()}
+    def _load(self, path: Path) -> None:
+        """Load the whole events of a file, and report the others."""
+        event_type, num_bad, size = _event_type(), 0, path.stat().st_size
+        damages: list[tuple[int, int]] = []
+        for data in _records(path, damages):
+            try:
+                event = event_type.FromString(data)
+                self.events._ProcessEvent(event)  # Reload() ends at the first damage, without a word
+            except Exception:  # protobuf and TensorBoard raise what they meet
+                num_bad += 1
+                continue
+            self.trials += [value for value in event.summary.value if value.tag.startswith(_HPARAMS)]
+        self.run.left_out += damage_texts(path, damages, size, "event")
+        if num_bad:
+            self.run.left_out.append(f"{path.name}: {num_bad} events that are none of TensorBoard's")
 
-    def _take_hparams(self, contents: dict[str, bytes]) -> None:
+    def _take_trials(self) -> None:
+        """Take hyperparameters: of several sessions in one folder, which TensorBoard does not tell apart, the first."""
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-        for content in contents.values():
-            data = HParamsPluginData.FromString(content)
-            for name, value in data.session_start_info.hparams.items():
-                kind = value.WhichOneof("kind")
-                self.run.config[name] = None if kind is None else getattr(value, kind)
+        contents = [HParamsPluginData.FromString(value.metadata.plugin_data.content) for value in self.trials]
+        starts = [data.session_start_info for data in contents if data.HasField("session_start_info")]
+        if starts:
+            self.prefix = ""  # the metrics of add_hparams are the run's own
+        for name, value in starts[0].hparams.items() if starts else ():
+            kind = value.WhichOneof("kind")
+            self.run.config[name] = None if kind is None else as_whole(getattr(value, kind))
+        if further := sum(start.hparams != starts[0].hparams for start in starts[1:]):
+            self.run.left_out.append(f"the hyperparameters of {further} further trials in the same folder")
+        for data in contents:
             if data.HasField("session_end_info"):
                 self.run.status = _STATUSES.get(data.session_end_info.status, UNKNOWN)
 
     def _take_curve(self, name: str, events: list[Any], value: Callable[[Any], float]) -> None:
         self.times += [event.wall_time for event in events]
+        name = self.prefix + name
+        if any(curve.name == name for curve in self.run.curves):
+            name = f"hparams/{name}"  # of add_hparams, which repeats the name of a curve
         self.run.curves.append(
             Curve(
-                self.prefix + name,
+                name,
                 as_steps([event.step for event in events]),
                 np.array([value(event) for event in events], np.float64),
                 np.array([event.wall_time for event in events], np.float64),
@@ -216,7 +331,7 @@ class _Events:
             self._take_media(name, "histogram", events, lambda event: _binned(make_ndarray(event.tensor_proto)))
         elif plugin == "images":
             self._take_media(name, "image", events, lambda event: png_content(make_ndarray(event.tensor_proto)[2]))
-        else:
+        elif plugin != "hparams":  # which are the config
             self.run.left_out.append(f"{name!r}: data of the plugin {plugin or 'of an unknown name'}")
 
 
@@ -257,19 +372,3 @@ def _text(array: np.ndarray) -> Content:
 
 def _decoded(item: Any) -> str:
     return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
-
-
-def _num_torn_bytes(path: Path) -> int:
-    """Return the number of bytes after the last whole record, which a killed writer leaves.
-
-    Source: https://www.tensorflow.org/tutorials/load_data/tfrecord (TFRecords format details)
-    """
-    size, at = path.stat().st_size, 0
-    with path.open("rb") as stream:
-        while len(head := stream.read(12)) == 12:
-            end = at + 16 + int.from_bytes(head[:8], "little")
-            if end > size:
-                break
-            at = end
-            stream.seek(at)
-    return size - at

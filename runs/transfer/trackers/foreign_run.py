@@ -22,13 +22,33 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from observers.record.json_text import parse_json
 from observers.record.media_files import MediaEntry
+from observers.record.regular_file import read_regular
 from runs.errors import ForeignError
+from runs.query.flattening import mapping_of
+from runs.query.texts import STATUS_STYLES
 
-__all__ = ["UNKNOWN", "Curve", "ForeignRun", "Found", "Points", "Reader", "as_plain", "as_steps", "parse_value"]
+__all__ = [
+    "UNKNOWN",
+    "Curve",
+    "ForeignRun",
+    "Found",
+    "Points",
+    "Reader",
+    "as_plain",
+    "as_steps",
+    "as_whole",
+    "parse_value",
+    "take_export",
+    "take_status",
+]
 
 # The status of a run whose tracker does not record how it ended.
 UNKNOWN = "UNKNOWN"
+# The file in which an export notes what the tracker has no place for.
+MARK = "sacristan.json"
+_LIVING = ("RUNNING", "QUEUED", "HELD", "COPYING", "REMOVING")
 # Of a config or info.
 _MOST_ENTRIES = 1_000_000
 
@@ -52,14 +72,18 @@ class Curve:
     def __len__(self) -> int:
         return len(self.values)
 
+    def without_last(self) -> Curve:
+        """Return it without its last point."""
+        return Curve(self.name, self.steps[:-1], self.values[:-1], self.times[:-1])
+
 
 class Points:
     """Collects the points of a run by metric, in the order of logging."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, tuple[list[Any], array[float], array[float]]] = {}
+        self._columns: dict[tuple[str, str], tuple[list[Any], array[float], array[float]]] = {}
 
-    def add(self, name: str, step: Any, value: float, time: float = np.nan) -> None:
+    def add(self, name: str, step: Any, value: float, time: float = np.nan, origin: str = "") -> None:
         """Add a point.
 
         Args:
@@ -67,8 +91,9 @@ class Points:
             step: The step; None for the number of the metric's points so far.
             value: The value.
             time: Seconds since 1970; NaN if the tracker has none.
+            origin: Tells apart metrics of one name here that are different ones in the tracker.
         """
-        steps, values, times = self._columns.setdefault(name, ([], array("d"), array("d")))
+        steps, values, times = self._columns.setdefault((name, origin), ([], array("d"), array("d")))
         steps.append(len(steps) if step is None else step)
         values.append(value)
         times.append(time)
@@ -81,7 +106,7 @@ class Points:
         """
         return [
             Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times, np.float64))
-            for name, (steps, values, times) in self._columns.items()
+            for (name, _), (steps, values, times) in self._columns.items()
         ]
 
 
@@ -96,7 +121,7 @@ class ForeignRun:
         started, stopped: Seconds since 1970; None if the tracker has no such time.
         config: The hyperparameters, nested by dotted or other names as in the tracker.
         info: Everything else that is worth keeping, as JSON holds it.
-        result: The result as one number; None for none.
+        result: The result as JSON holds it; None for none.
         tags: Tags.
         note: A note.
         host: Entries about the machine, such as `hostname`, `os` and `python_version`.
@@ -115,7 +140,7 @@ class ForeignRun:
     stopped: float | None = None
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
     info: dict[str, Any] = dataclasses.field(default_factory=dict)
-    result: float | None = None
+    result: Any = None
     tags: list[str] = dataclasses.field(default_factory=list)
     note: str = ""
     host: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -140,11 +165,15 @@ class Found:
         key: Identifies the run among all runs of its tracker, also after the source has grown.
         place: The file or folder, and the run's name in it, for messages.
         read: Reads the run; to be called before the next run is asked for.
+        by_place: Whether the run's experiment, title and end are those of files, so that a copy of it has others.
+        former: The key that earlier versions used; empty for the same.
     """
 
     key: str
     place: str
     read: Callable[[], ForeignRun]
+    by_place: bool = False
+    former: str = ""
 
 
 class Reader(Protocol):
@@ -206,6 +235,39 @@ def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
     return floats
 
 
+def as_whole(value: Any) -> Any:
+    """Return a float that is a whole number as an int, where a tracker has one type for both.
+
+    Args:
+        value: The value.
+    """
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+def take_export(run: ForeignRun, folder: Path) -> None:
+    """Take the status and the result that `runs export` has noted in a folder, as its tracker has no place for them.
+
+    Args:
+        run: The run that the folder holds.
+        folder: The folder.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        mark = mapping_of(parse_json(read_regular(folder / MARK)))
+        take_status(run, mark.get("status"))
+        run.result = mark.get("result")
+
+
+def take_status(run: ForeignRun, status: Any) -> None:
+    """Take the status of a run that was exported; one that had not ended is DEAD.
+
+    Args:
+        run: The run.
+        status: The status in the lab; a hostile source may name anything.
+    """
+    if isinstance(status, str) and status in STATUS_STYLES:
+        run.status = "DEAD" if status in _LIVING else status
+
+
 def parse_value(text: str) -> Any:
     """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text itself.
 
@@ -213,8 +275,8 @@ def parse_value(text: str) -> Any:
         text: The text.
     """
     for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+        with contextlib.suppress(ValueError):
+            number = kind(text)
+            # Python takes `2024_01_05` for a number, and a name such as `007` is none.
+            return text if "_" in text or (kind is int and str(number) != text.strip().removeprefix("+")) else number
     return {"true": True, "false": False, "none": None, "null": None}.get(text.strip().lower(), text)

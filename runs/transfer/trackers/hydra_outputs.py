@@ -7,6 +7,7 @@ folder belong to the run. Hydra does not record how a run ended; pickled results
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import re
@@ -15,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from observers.record.regular_file import read_regular
 from runs.errors import ForeignError
 from runs.query.flattening import mapping_of
 from runs.transfer.trackers import csv_files, dvclive_folders, event_files
-from runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, as_plain
+from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_plain
 from runs.transfer.trackers.source_files import file_inside
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -44,7 +46,7 @@ def find(path: Path) -> Iterator[Found]:
     folders = list(_folders(path))
     for folder in folders:
         inner = [each for each in folders if folder in each.parents]
-        yield Found(str(folder.resolve()), str(folder), partial(_read, path, folder, inner))
+        yield Found(str(folder.resolve()), str(folder), partial(_read, path, folder, inner), by_place=True)
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -109,17 +111,21 @@ def _join(run: ForeignRun, folder: Path, inner: list[Path]) -> None:
                 continue
             if reader is dvclive_folders:
                 claimed.append(place)
-            _add(run, part, place.relative_to(folder).as_posix())
+            name = place.relative_to(folder).as_posix()
+            _add(run, part, name if name != "." else reader.KIND)
             times += [part.stopped] if part.stopped is not None else []
     run.stopped = max(times, default=run.stopped)
 
 
 def _add(run: ForeignRun, part: ForeignRun, name: str) -> None:
-    """Add what another reader has read; a metric that is there already stays as it is."""
-    present = {curve.name for curve in run.curves}
-    if twice := [curve.name for curve in part.curves if curve.name in present]:
-        run.left_out.append(f"{name}: {', '.join(map(repr, twice))}, which another file has, too")
-    run.curves += [curve for curve in part.curves if curve.name not in present]
+    """Add what another reader has read; a metric with the points of one that is there only once."""
+    present = {curve.name: curve for curve in run.curves}
+    for curve in part.curves:
+        same = present.get(curve.name)
+        if same is None:
+            run.curves.append(curve)
+        elif not _has_same_points(same, curve):
+            run.curves.append(dataclasses.replace(curve, name=f"{name}/{curve.name}"))
     run.media += part.media
     run.artifacts |= {f"{name}/{file}": path for file, path in part.artifacts.items()}
     run.left_out += [f"{name}: {sentence}" for sentence in part.left_out]
@@ -128,6 +134,12 @@ def _add(run: ForeignRun, part: ForeignRun, name: str) -> None:
     for kind, entries in (("hparams", part.config), ("others", part.info)):
         if entries:
             run.info.setdefault(kind, {})[name] = entries
+
+
+def _has_same_points(curve: Curve, other: Curve) -> bool:
+    """Compare two curves, in 32 bits, as event files have no more."""
+    one, another = curve.values.astype(np.float32), other.values.astype(np.float32)
+    return np.array_equal(curve.steps, other.steps) and np.array_equal(one, another, equal_nan=True)
 
 
 def _resolved(value: Any, config: Mapping[str, Any], path: list[str]) -> Any:

@@ -15,6 +15,7 @@ from runs.errors import ForeignError
 
 __all__ = [
     "INCOMPLETE",
+    "damage_texts",
     "file_inside",
     "files_below",
     "is_database",
@@ -36,6 +37,22 @@ def is_incomplete(path: Path) -> bool:
         path: The path.
     """
     return any(part.startswith(".") and part.endswith(INCOMPLETE) for part in path.parts)
+
+
+def damage_texts(path: Path, damages: list[tuple[int, int]], size: int, noun: str) -> list[str]:
+    """Return a sentence for each damaged part of a file.
+
+    Args:
+        path: The file.
+        damages: The first byte of each part, and the first after it.
+        size: The file's size.
+        noun: Noun for its records.
+    """
+    lost = (
+        f"its last {end - start} bytes" if end == size else f"{end - start} bytes from byte {start} on"
+        for start, end in damages
+    )
+    return [f"{path.name}: {each} are no whole {noun}" for each in lost]
 
 
 def files_below(folder: Path, left_out: list[str]) -> Iterator[tuple[str, Path]]:

@@ -74,8 +74,10 @@ def find(path: Path) -> Iterator[Found]:
                 if not columns.get("metrics", set()) >= _COLUMNS:
                     continue
                 project = _Project(file, database, columns, "run_id" if "run_id" in columns["metrics"] else "run_name")
-                for key in _keys(project):
-                    yield Found(f"{file.stem}/{key}", f"{file}, run {key}", partial(_read, project, key))
+                for key, since in _keys(project):
+                    place, read, former = f"{file}, run {key}", partial(_read, project, key), f"{file.stem}/{key}"
+                    is_unique = project.identity == "run_id"  # unlike a name, which others may have at other places
+                    yield Found(former if is_unique else f"{former}/{since}", place, read, former=former)
         except ForeignError as error:
             yield Found(file.stem, str(file), partial(_fail, error))
 
@@ -97,16 +99,18 @@ def _fail(error: ForeignError) -> ForeignRun:
     raise error
 
 
-def _keys(project: _Project) -> list[str]:
-    """Return the identities of all runs, oldest first."""
+def _keys(project: _Project) -> list[tuple[str, str]]:
+    """Return the identities of all runs, and the time of the first row of each, oldest first."""
     times = {"metrics": "timestamp", "system_metrics": "timestamp", "configs": "created_at"}
     tables = " UNION ALL ".join(
         f"SELECT {project.identity} AS key, {time} AS at FROM {table}"
         for table, time in times.items()
         if {project.identity, time} <= project.columns.get(table, set())
     )
-    rows = project.database.execute(f"SELECT key FROM ({tables}) WHERE key IS NOT NULL GROUP BY key ORDER BY MIN(at)")
-    return [str(key) for (key,) in rows]
+    rows = project.database.execute(
+        f"SELECT key, MIN(at) AS since FROM ({tables}) WHERE key IS NOT NULL GROUP BY key ORDER BY since"
+    )
+    return [(str(key), str(since)) for key, since in rows]
 
 
 def _read(project: _Project, key: str) -> ForeignRun:
@@ -157,7 +161,7 @@ class _Reading:
         for name, value in _flat(values, prefix):
             value = _number(value)
             if isinstance(value, int | float):
-                self.points.add(name, step, float(value), at)
+                self.points.add(name, step, float(value), at, origin=prefix)
             elif isinstance(value, dict):
                 self._take_medium(name, value, step, at)
             elif value is not None:

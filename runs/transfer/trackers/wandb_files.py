@@ -6,6 +6,7 @@ run, as resuming makes them, are read as one. A run without an exit record is DE
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -18,9 +19,10 @@ import numpy as np
 
 from observers.record.media_files import MediaEntry
 from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
+from runs.query.flattening import mapping_of
+from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, take_status
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import file_inside, files_below, is_incomplete, is_inside
+from runs.transfer.trackers.source_files import damage_texts, file_inside, files_below, is_incomplete, is_inside
 from runs.transfer.trackers.wandb_log import HEADER, flat, records
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -36,13 +38,43 @@ def recognizes(path: Path) -> bool:
 
 
 def find(path: Path) -> Iterator[Found]:
-    """Yield each run, with all folders that have its id."""
-    runs: dict[str, list[Path]] = {}
+    """Yield each run, with all folders that have its id, project and entity."""
+    runs: dict[str, dict[tuple[str, str], list[Path]]] = {}
     for file in sorted(_files(path), key=lambda file: file.parent.name.rpartition("run-")[2]):
         name = file.parent.name if is_incomplete(file.parent) else file.stem.removeprefix("run-")
-        runs.setdefault(name, []).append(file)
-    for key, files in runs.items():
-        yield Found(key, ", ".join(str(file.parent) for file in files), lambda files=files: _Reading().read(files))  # type: ignore[misc]
+        homes, home = runs.setdefault(name, {}), _home(file)
+        homes.setdefault(next((each for each in homes if _is_one_home(each, home)), home), []).append(file)
+    for name, homes in runs.items():
+        for home, files in homes.items():
+            key = "/".join((*home, name)) if any(home) else name
+            place = ", ".join(str(file.parent) for file in files)
+            yield Found(key, place, lambda files=files: _Reading().read(files), former=name)  # type: ignore[misc]
+
+
+def _home(file: Path) -> tuple[str, str]:
+    """Return entity and project of a run, in which its id is unique; empty where the file does not say."""
+    message = _message()
+    with contextlib.suppress(Exception):  # reading the run reports a damaged file
+        for data in records(file.read_bytes(), []):
+            record = message.FromString(data)
+            if record.WhichOneof("record_type") == "run":
+                return record.run.entity, record.run.project
+    return "", ""
+
+
+def _is_one_home(home: tuple[str, str], other: tuple[str, str]) -> bool:
+    return all(name == another or not name or not another for name, another in zip(home, other, strict=True))
+
+
+def _message() -> Any:
+    try:
+        from wandb.proto import wandb_internal_pb2
+    except ImportError as error:
+        raise MissingExtraError(
+            "runs of W&B need the package 'wandb', which is not installed; "
+            "install it with: pip install 'sacristan[wandb]'"
+        ) from error
+    return wandb_internal_pb2.Record  # type: ignore[attr-defined]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -60,16 +92,9 @@ class _Reading:
     """Reads the folders of one run, one after the other."""
 
     def __init__(self) -> None:
-        try:
-            from wandb.proto import wandb_internal_pb2
-        except ImportError as error:
-            raise MissingExtraError(
-                "runs of W&B need the package 'wandb', which is not installed; "
-                "install it with: pip install 'sacristan[wandb]'"
-            ) from error
-        self._message: Any = wandb_internal_pb2.Record  # type: ignore[attr-defined]
+        self._message = _message()
         self._run = ForeignRun(experiment="wandb", status="DEAD")
-        self._points: dict[str, list[tuple[Any, float, float]]] = {}
+        self._points = Points()
         self._step_metrics: list[tuple[str, str]] = []  # a pattern of names, and the metric that is their step
         self._hidden: set[str] = set()
         self._summary: dict[str, Any] = {}
@@ -97,14 +122,15 @@ class _Reading:
         if not count:
             raise ForeignError("its .wandb file holds no whole record")
         axes = self._hidden & {metric for _, metric in self._step_metrics}  # steps of others, and nothing else
-        for name, triples in self._points.items():
-            if name in axes:
-                continue
-            steps, values, times = zip(*triples, strict=True)
-            run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times)))
+        run.curves = [curve for curve in self._points.curves() if curve.name not in axes]
         run.left_out += [f"{count} values of {name!r} are no numbers" for name, count in self._num_texts.items()]
         run.output = "".join(self._output).encode() or self._output_log()
-        if summary := {name: value for name, value in self._summary.items() if name not in self._points}:
+        names = {*axes, *(curve.name for curve in run.curves)}
+        own = mapping_of(self._summary.pop("sacristan", None))
+        if own:  # from `runs export`
+            take_status(run, own.get("status"))
+            run.result = own.get("result")
+        if summary := {name: value for name, value in self._summary.items() if name not in names}:
             run.info["summary"] = summary
         return run
 
@@ -116,16 +142,16 @@ class _Reading:
         if data[:4] != HEADER:
             raise ForeignError(f"{file.name} begins with {data[:4]!r}, expected {HEADER!r}")
         count = 0
+        damages: list[tuple[int, int]] = []
         try:
-            for record in records(data):
+            for record in records(data, damages):
                 self._take(self._message.FromString(record))
                 count += 1
-        except EOFError as error:
-            self._run.left_out.append(f"{file.name}: its last {error.args[0]} bytes are no whole record")
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             raise ForeignError(f"{file.name}: record {count + 1} is invalid ({error})") from error
         except Exception as error:  # protobuf's DecodeError
             raise ForeignError(f"{file.name}: record {count + 1} is no record of W&B ({error})") from error
+        self._run.left_out += damage_texts(file, damages, len(data), "record")
         return count
 
     def _take(self, record: Any) -> None:
@@ -187,7 +213,7 @@ class _Reading:
                 self._take_medium(name, value, own_step, at)
             elif isinstance(value, int | float):
                 step = self._step_of(name, values, own_step)
-                self._points.setdefault(name, []).append((step, float(value), at))
+                self._points.add(name, step, float(value), at)
             elif value is not None:
                 self._num_texts[name] = self._num_texts.get(name, 0) + 1
 
@@ -207,7 +233,7 @@ class _Reading:
         for item in record.item:
             value = json.loads(item.value_json)
             if isinstance(value, int | float):
-                self._points.setdefault(f"system/{item.key}", []).append((self._num_stats, float(value), at))
+                self._points.add(f"system/{item.key}", self._num_stats, float(value), at, origin="system")
         self._num_stats += 1
         self._end_at(at)
 

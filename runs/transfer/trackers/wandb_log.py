@@ -19,37 +19,56 @@ _HEADER_BYTES, _BLOCK_BYTES, _HEAD = 7, 32768, struct.Struct("<IHB")
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
-def records(data: bytes) -> Iterator[bytes]:
-    """Yield the whole records of a file.
+def records(data: bytes, damages: list[tuple[int, int]]) -> Iterator[bytes]:
+    """Yield the whole records of a file, also those after a damage.
 
     Args:
         data: The file's content.
-
-    Raises:
-        EOFError: After the last whole record, if something follows it; the argument is the number of bytes left.
+        damages: Gets the first byte of each damaged part and the first after it.
     """
-    at = _HEADER_BYTES
+    at, begin = _HEADER_BYTES, 0
+    bad: int | None = None
     parts: list[bytes] = []
     while at < len(data):
         room = _BLOCK_BYTES - at % _BLOCK_BYTES
         if room < _HEAD.size:  # padding
             at += room
             continue
-        if at + _HEAD.size > len(data):
-            break
-        checksum, length, kind = _HEAD.unpack_from(data, at)
-        piece = data[at + _HEAD.size : at + _HEAD.size + length]
-        if len(piece) < length or not _FULL <= kind <= _LAST or _checksum(kind, piece) != checksum:
-            break
-        at += _HEAD.size + length
-        parts = [piece] if kind in (_FULL, _FIRST) else [*parts, piece]
-        if kind in (_FULL, _LAST):
+        kind, piece = _piece(data, at) or (0, b"")
+        if parts and kind not in (_MIDDLE, _LAST):  # its end is missing
+            bad, parts = begin if bad is None else bad, []
+        if not kind or (kind in (_MIDDLE, _LAST) and not parts):
+            bad = at if bad is None else bad
+        elif kind in (_FULL, _FIRST):
+            if bad is not None:
+                damages.append((bad, at))
+            bad, begin, parts = None, at, [piece]
+        else:
+            parts.append(piece)
+        if kind in (_FULL, _LAST) and parts:
             yield b"".join(parts)
             parts = []
-    else:
-        if not parts:
-            return
-    raise EOFError(len(data) - at + sum(map(len, parts)))
+        at += _HEAD.size + len(piece) if kind else _distance(data, at, room)
+    bad = begin if parts and bad is None else bad
+    if bad is not None:
+        damages.append((bad, len(data)))
+
+
+def _piece(data: bytes, at: int) -> tuple[int, bytes] | None:
+    """Return the kind and the content of the piece at a place; None if it is damaged or cut off."""
+    if at + _HEAD.size > len(data):
+        return None
+    checksum, length, kind = _HEAD.unpack_from(data, at)
+    piece = data[at + _HEAD.size : at + _HEAD.size + length]
+    is_whole = len(piece) == length and _FULL <= kind <= _LAST and _checksum(kind, piece) == checksum
+    return (kind, piece) if is_whole else None
+
+
+def _distance(data: bytes, at: int, room: int) -> int:
+    """Return how far the next piece is from a damaged one: right behind it, or at the beginning of the next block."""
+    length = _HEAD.unpack_from(data, at)[1] if at + _HEAD.size <= len(data) else room
+    after = _HEAD.size + length
+    return after if after + _HEAD.size <= room and _piece(data, at + after) is not None else room
 
 
 class LogWriter:
