@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -48,6 +49,9 @@ def config() -> None:
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
+config.legacy(last=False)  # an experiment without this ingredient saves no states
+
+
 @ingredient.check
 def _check_config(config: Map) -> None:
     """Reject a damaged checkpoint; a missing one is an error only in commands that load it."""
@@ -58,7 +62,7 @@ def _check_config(config: Map) -> None:
 
 
 @ingredient.capture
-def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) -> Checkpointer:
+def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None, _run: Any = None) -> Checkpointer:
     """Return the object that saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
 
     A second training of the same run has `checkpoints-2`, and so on.
@@ -81,6 +85,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) 
     from ingredients.checkpoints.checkpointer import Checkpointer
 
     options = {name: value for name, value in _config.items() if name not in ("path", "resume", "dtype")}
+    options["legacy_defaults"] = _legacy_defaults(_run)
     start = None if _config.resume in (None, "auto") else Path(_config.resume)
     if run is None:
         return Checkpointer(Path(folder) / "checkpoints", to_plain(config), start=start, **options)
@@ -172,7 +177,9 @@ def load_model(
 
     mine = named(config)
     where = _checkpoint(path, _run)
-    state = load_weights(model, where, mine, None if loss is None else loss.module)
+    state = load_weights(
+        model, where, mine, None if loss is None else loss.module, legacy_defaults=_legacy_defaults(_run)
+    )
     differing = [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(mine))
     if differing:
         _log.warning(
@@ -184,6 +191,11 @@ def load_model(
     if dtype != "float32":
         _cast(model, dtype, _run)
     return {"checkpoint": str(where), **{name: state.get(name) for name in ("run", "epoch", "step")}}
+
+
+def _legacy_defaults(run: Any) -> Mapping[str, Any]:
+    """Return what settings meant before they existed; empty for a run of a plain `sacred.Experiment`."""
+    return getattr(run, "legacy_defaults", {})
 
 
 def _cast(model: nn.Module, dtype: str, run: Any) -> None:

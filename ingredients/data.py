@@ -154,6 +154,9 @@ def config() -> None:
     pin_memory = True
 
 
+config.legacy(name="")  # an experiment without this ingredient has other data
+
+
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject missing data and invalid settings before anything is read."""

@@ -41,6 +41,9 @@ def config() -> None:
     num_threads: int | None = None
 
 
+config.legacy(name="")  # an experiment without this ingredient chooses the device itself
+
+
 @ingredient.check
 def _check_config(config: Map) -> None:
     """Reject a missing device, and settings that contradict each other."""

@@ -33,6 +33,9 @@ def config() -> None:
     parts: dict[str, Any] = {}
 
 
+config.legacy(name="")  # an experiment without this ingredient has another loss
+
+
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject an unknown loss before data are loaded."""

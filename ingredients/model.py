@@ -76,6 +76,9 @@ def config() -> None:
     compile_options: dict[str, Any] = {}
 
 
+config.legacy(name="")  # an experiment without this ingredient has another model
+
+
 config.document(
     options__hidden="mlp: widths of the hidden layers",
     options__widths="cnn: channels of each stage; each stage after the first halves height and width",

@@ -49,6 +49,9 @@ def config() -> None:
     implementation: Literal["for_loop", "foreach", "fused"] | None = None
 
 
+config.legacy(name="")  # an experiment without this ingredient has another optimizer
+
+
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject an unknown class, and invalid rates and options, before the model is built."""

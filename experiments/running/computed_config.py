@@ -36,6 +36,7 @@ from sacred.utils import (
 from experiments.running.aliases import Aliases
 from experiments.running.log_lines import log_to_stderr
 from ingredients.config.ingredient import make_writable
+from ingredients.config.scope import Scope
 
 __all__ = ["ComputedConfig"]
 
@@ -55,6 +56,7 @@ class ComputedConfig:
         values: The whole config, nested.
         changes: Sacred's summary of the entries that were added, modified and documented.
         function: The captured function of the command.
+        legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
         root_logger, run_logger: Sacred's loggers.
         pre_run_hooks, post_run_hooks: The hooks of all ingredients.
     """
@@ -81,6 +83,7 @@ class ComputedConfig:
         self._evaluate_scopes(command)
         self.values: dict[str, Any] = get_configuration(self._scaffolding)
         self.changes = get_config_modifications(self._scaffolding)
+        self.legacy_defaults = _legacy_defaults(experiment, parts)
 
     def _apply_updates(self, updates: dict[str, Any], named_configs: Sequence[str], aliases: Aliases) -> None:
         """Hand each ingredient what the call and named configs set of its entries."""
@@ -136,3 +139,13 @@ class ComputedConfig:
                     function.config = make_read_only(function.config)
         if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
             make_writable(self._functions)
+
+
+def _legacy_defaults(experiment: sacred.Experiment, parts: Sequence[sacred.Ingredient]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in parts:
+        path = "" if part is experiment else part.path
+        for scope in (scope for scope in part.configurations if isinstance(scope, Scope)):
+            for name, value in scope.legacy_defaults.items():
+                set_by_dotted_path(found, join_paths(path, name), value)
+    return found

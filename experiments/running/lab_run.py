@@ -62,6 +62,7 @@ class LabRun(Run):
     Attributes:
         config: The whole config.
         info: Facts about the run, by name; JSON. Recorded with each heartbeat.
+        legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
         meta_info: Facts from outside of the run, such as its `uid`, its parent, a comment.
         observers: The observers that record it; none in a forked child.
         status: RUNNING, COMPLETED, INTERRUPTED, FAILED, ...; None before it starts.
@@ -120,6 +121,7 @@ class LabRun(Run):
             experiment.captured_out_filter,
         )
         self._metrics = self._recorder.metrics
+        self.legacy_defaults = computed.legacy_defaults
         self.unobserved = getattr(computed.function, "unobserved", False)
         if self.unobserved:
             self.run_logger = Unframed(self.run_logger)

@@ -189,10 +189,11 @@ class Launcher:
         run.launch_options = {flag: options[flag] for flag in _OBSERVING if options.get(flag)}
         self._attach_observers(run)
         check_nested(run)
-        self._resume(run, unread)
+        config = strictness.without_unread(computed, unread)
+        self._resume(run, {name: computed.values[name] for name in computed.values.keys() - config.keys()})
         if notices is not None and not self.world.rank:
             publish_config(notices, run.config)
-        run.config = strictness.without_unread(computed, unread)
+        run.config = config
         return run
 
     # ------------------------------------------------------------------ what was asked for
@@ -303,8 +304,11 @@ class Launcher:
         run.observers = [each for place, each in enumerate(run.observers) if each not in run.observers[:place]]
         run.recorders = tuple(run.observers)
 
-    def _resume(self, run: LabRun, unread: Mapping[str, Sequence[str]]) -> None:
-        """Let a run continue the record of the queued or earlier run that it is meant to, if any."""
+    def _resume(self, run: LabRun, unread: Mapping[str, Any]) -> None:
+        """Let a run continue the record of the queued or earlier run that it is meant to, if any.
+
+        Records lack the settings that the run does not read, except those of earlier versions.
+        """
         queued = folder_to_start()
         if queued is not None:
             run.meta_info["queued"] = str(queued)
@@ -316,8 +320,7 @@ class Launcher:
             run,
             self.aliases.targets,
             self._experiment.default_command,
-            own=[part.path for part in parts if getattr(part, "is_of_lab", False)],
-            unread=unread,
+            legacy_defaults={**run.legacy_defaults, **unread},
             has_ingredient="checkpoint" in [part.path for part in parts],
             world=self.world,
         )

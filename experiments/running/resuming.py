@@ -14,6 +14,7 @@ from typing import Any
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from experiments.running.starting_state import check_start
+from ingredients.config.scope import completed
 from ingredients.errors import ConfigError, DataError
 from ingredients.ranks.world import World
 from observers.errors import ResumeError
@@ -47,8 +48,6 @@ _log = logging.getLogger(__name__)
 _SETTING = "checkpoint.resume"
 # Statuses of runs that have nothing to resume, or that another process is working on.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD", "COPYING", "REMOVING")
-# Ingredients that the ready experiments of earlier versions lack; at their defaults they change nothing.
-_LATER = ("distributed", "export", "probe")
 
 
 def folder_to_start() -> Path | None:
@@ -83,8 +82,7 @@ def folder_to_resume(
     aliases: Mapping[str, str],
     default_command: str | None,
     *,
-    own: Collection[str] = (),
-    unread: Collection[str] = (),
+    legacy_defaults: Mapping[str, Any],
     has_ingredient: bool = True,
     world: World | None = None,
 ) -> Path | None:
@@ -95,8 +93,8 @@ def folder_to_resume(
     that `run` is recorded in. When a launcher restarts its ranks, they resume the run that the same launch has begun,
     whatever the setting. Commands other than the default one, such as one that evaluates a model, ignore the setting.
 
-    Settings that were added to the lab since the other run was recorded do not make its config another one, as long as
-    they are at their defaults.
+    Settings and ingredients that were added since the other run was recorded do not make its config another one, as
+    long as they are at what they meant before.
 
     If the setting is a state of another run, `run.meta_info` gets that run's uid as `started_from`.
 
@@ -104,8 +102,8 @@ def folder_to_resume(
         run: The run.
         aliases: Dotted names of entries that entries at the root stand for, by those.
         default_command: Name of the experiment's main function.
-        own: Names of the ingredients that are the lab's own.
-        unread: Names of the tools that the run does not read; earlier versions recorded them.
+        legacy_defaults: By name, nested: what entries meant before they existed, and the values of those that are
+            not recorded.
         has_ingredient: Whether states are those of the ingredient `checkpoint`, and can be checked.
         world: The ranks of the run.
 
@@ -125,7 +123,7 @@ def folder_to_resume(
     ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
 
     def newest(launch: str | None = None) -> Path | None:
-        criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
+        criteria = _Criteria(run, ignored, legacy_defaults)
         return next((found for folder in _folders(run) for found in _unfinished(folder, criteria, launch)), None)
 
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
@@ -136,7 +134,7 @@ def folder_to_resume(
     if setting == "auto":
         return _resumed_by_itself(run, newest)
     if setting is not None:
-        _check_state(setting, run.config, has_ingredient=has_ingredient)
+        _check_state(setting, run, has_ingredient=has_ingredient)
         _note_origin(run.meta_info, Path(setting))
     return None
 
@@ -156,14 +154,14 @@ def _resumed_by_itself(run: Any, newest: Callable[[], Path | None]) -> Path | No
     return found
 
 
-def _check_state(setting: str, config: Mapping[str, Any], *, has_ingredient: bool) -> None:
+def _check_state(setting: str, run: Any, *, has_ingredient: bool) -> None:
     """Reject a file whose state the run cannot start from."""
     if not Path(setting).is_file():
         raise ConfigError(
             f"{_SETTING}: got {setting!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
         )
     if has_ingredient:
-        check_start(Path(setting), config)
+        check_start(Path(setting), run.config, run.legacy_defaults)
 
 
 def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
@@ -186,23 +184,24 @@ class _Criteria:
     Args:
         run: The new run, which has not started.
         ignored: Dotted names of entries of the config that do not count.
-        own: Names of the ingredients that are the lab's own.
-        optional: Names of the ingredients whose whole group a record may lack.
+        legacy_defaults: Values of entries that a record may lack, nested.
     """
 
-    def __init__(self, run: Any, ignored: Collection[str], own: Collection[str], optional: Collection[str]) -> None:
+    def __init__(self, run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> None:
         parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
         self.identity = (run.experiment_info["name"], _command(run), parent)
-        self._ignored, self._own, self._optional = ignored, own, optional
-        self._changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]} - set(ignored)
+        self._ignored, self._legacy_defaults = ignored, json.loads(json.dumps(plain(legacy_defaults)))
         config = json.loads(json.dumps(plain(run.config)))
         self._config = _with(config, ignored, None)
         settings = (None, "auto", get_by_dotted_path(config, _SETTING))
+        missing = object()
         self._most_bytes = max(len(json.dumps(_with(config, ignored, value), indent=2)) for value in settings)
         self._lines = [
             f"{json.dumps(name.rpartition('.')[2])[1:]}: {json.dumps(value)}".encode()
             for name, value in iterate_flattened(self._config)
-            if not isinstance(value, list | dict) and not self._may_lack(name) and name not in ignored
+            if not isinstance(value, list | dict)
+            and name not in ignored
+            and get_by_dotted_path(self._legacy_defaults, name, missing) != value
         ]
 
     def is_of(self, path: Path) -> bool:
@@ -220,24 +219,11 @@ class _Criteria:
         content = read_regular(path)
         if not content.rstrip().endswith(b"}"):
             raise ValueError(f"got {len(content)} bytes that do not end with }}, expected a JSON object")
-        return all(line in content for line in self._lines) and self._is_same(
-            _with(parse_json(content), self._ignored, None), self._config
-        )
-
-    def _is_same(self, recorded: Any, ours: Any, name: str = "") -> bool:
-        if not (isinstance(recorded, dict) and isinstance(ours, dict)):
-            return json.dumps(recorded) == json.dumps(ours)
-        names = {key: join_paths(name, key) for key in ours}
-        return recorded.keys() <= ours.keys() and all(
-            self._is_same(recorded[key], ours[key], names[key]) if key in recorded else self._may_lack(names[key])
-            for key in ours
-        )
-
-    def _may_lack(self, name: str) -> bool:
-        """Return whether a recorded config may lack an entry or a group, because it is at its defaults here."""
-        group, dot, _ = name.partition(".")
-        may = group in self._own or group in self._optional if dot else group in self._optional
-        return may and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
+        if not all(line in content for line in self._lines):
+            return False
+        recorded = completed(parse_json(content), self._config, self._legacy_defaults)
+        recorded = _with(recorded, self._ignored, None)
+        return json.dumps(recorded, sort_keys=True) == json.dumps(self._config, sort_keys=True)
 
 
 def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> Iterator[Path]:

@@ -35,22 +35,24 @@ _OF_SHAPE = (
 )
 
 
-def check_start(path: Path, config: Mapping[str, Any]) -> None:
+def check_start(path: Path, config: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> None:
     """Reject a state that a run of this config cannot start from, as far as that shows without data and model.
 
     Args:
         path: The file of the state.
         config: The whole config.
+        legacy_defaults: What settings meant before they existed.
 
     Raises:
         CheckpointError: If it is missing, damaged or no state, or its weights do not fit the model.
         ConfigError: If no epoch is left to train, or the other training stopped early and patience is used up.
         DataError: If the config splits the data otherwise than it was trained with, and does not ask for that.
     """
-    from ingredients.checkpoints.files import load_checkpoint, split_of
+    from ingredients.checkpoints.files import complete_config, load_checkpoint, split_of
     from ingredients.checkpoints.training_state import check_whole
 
     state = load_checkpoint(path)
+    complete_config(state, config, legacy_defaults)
     check_whole(state, {}, path)
     epochs = get_by_dotted_path(config, "training.epochs")
     if isinstance(epochs, int):

@@ -108,6 +108,8 @@ class Checkpointer:
         interval_steps: Optimizer steps between newest states within an epoch; None for none.
         keep: How many newest states to keep.
         start: A checkpoint of another run, to start from.
+        legacy_defaults: What settings meant before they existed, nested, such as `LabRun.legacy_defaults`; an older
+            checkpoint to start from may lack them.
         resume: Whether to resume from the states of an earlier session in the folder.
         record: The run, such as an `experiments.LabRun`, or None. Its `position`, `flush` and `rewind` keep the record
             in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole step.
@@ -131,6 +133,7 @@ class Checkpointer:
         interval_steps: int | None = None,
         keep: int = 2,
         start: Path | None = None,
+        legacy_defaults: Mapping[str, Any] | None = None,
         resume: bool = False,
         record: Any = None,
     ) -> None:
@@ -139,6 +142,7 @@ class Checkpointer:
                 raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
         self.files = CheckpointFolder(folder, keep)
         self.config = hide_passwords(named(config))
+        self._legacy_defaults = hide_passwords(named(legacy_defaults or {}))
         self.best = best
         self.last = last
         self.interval = interval
@@ -199,7 +203,7 @@ class Checkpointer:
         self._split = split if preparation is None else preparation.split
         self._loss = parts.get("loss")
         self._ranks = self._stopping.ranks = ranks
-        finder = StateFinder(self.files, self.config, self.record, parts, self._split)
+        finder = StateFinder(self.files, self.config, self.record, parts, self._split, self._legacy_defaults)
         is_own, path, state = ranks.from_first(lambda: self._state_to_begin_at(finder))
         place = Place()
         if is_own:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ingredients.config.scope import completed
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
@@ -22,6 +23,7 @@ from observers.record.sealed_zip import SealingStream, check_seal
 
 __all__ = [
     "check_weights",
+    "complete_config",
     "load_checkpoint",
     "load_weights",
     "other_data",
@@ -119,6 +121,12 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     return state
 
 
+def complete_config(state: dict[str, Any], mine: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> None:
+    """Add to the config of an older state, if it has one, the settings that it lacks; see `completed`."""
+    if state.get("config"):
+        state["config"] = completed(state["config"], mine, legacy_defaults)
+
+
 def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
     """Return the preparation of the data of a state: means, classes, categories, the split.
 
@@ -169,7 +177,12 @@ def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
 
 
 def load_weights(
-    model: nn.Module, path: Path, config: Mapping[str, Any], loss: nn.Module | None = None
+    model: nn.Module,
+    path: Path,
+    config: Mapping[str, Any],
+    loss: nn.Module | None = None,
+    *,
+    legacy_defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Load the model's weights from a checkpoint, and return its whole state.
 
@@ -178,11 +191,13 @@ def load_weights(
         path: The checkpoint.
         config: The config that `model` was built from.
         loss: The module of the loss; its trained parameters and statistics are loaded, too.
+        legacy_defaults: What settings meant before they existed, nested; an older state may lack them.
 
     Raises:
         CheckpointError: If it is missing, damaged or does not fit; the message says what differs.
     """
     state = load_checkpoint(path)
+    complete_config(state, config, legacy_defaults or {})
     check_weights(model, state, path, config)
     if loss is not None and state.get("loss") is not None:
         try:

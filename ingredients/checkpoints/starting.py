@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ingredients.checkpoints.files import check_weights, load_checkpoint, split_of
+from ingredients.checkpoints.files import check_weights, complete_config, load_checkpoint, split_of
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
 from ingredients.checkpoints.training_state import check_whole
 from ingredients.datasets.splitting import Split
@@ -29,6 +29,7 @@ class StateFinder:
         record: The run, or None.
         parts: The parts of the training's states, by name.
         split: The split of its data, or None where that is not known.
+        legacy_defaults: What settings meant before they existed, for states of other runs.
     """
 
     files: CheckpointFolder
@@ -36,6 +37,7 @@ class StateFinder:
     record: Any
     parts: Mapping[str, Any]
     split: Split | None
+    legacy_defaults: Mapping[str, Any]
 
     def own_state(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest good state of an earlier session; None if there is no state.
@@ -73,6 +75,7 @@ class StateFinder:
             CheckpointError: If it cannot be read, lacks a part, or its data were split in another way.
         """
         state = load_checkpoint(path)
+        complete_config(state, self.config, self.legacy_defaults)
         check_whole(state, self.parts, path)
         self._check_split(state, path)
         return state

@@ -45,36 +45,6 @@ _log = logging.getLogger(__name__)
 
 # Settings that change how data are read, but not the data.
 _OF_READING = ("num_workers", "pin_memory", "in_memory", "part")
-# Settings that states of earlier versions lack, with the value that means the same.
-_LATER: dict[str, Any] = {
-    "columns": None,
-    "categorical": None,
-    "encoding": "one_hot",
-    "missing": "refuse",
-    "dtype": "float32",
-    "new_split": False,
-    "weights": None,
-    "strict": True,
-    "rename": [],
-    "freeze": [],
-    "unfreeze": [],
-    "frozen_eval": "norm",
-    "layer_decay": None,
-    "collate": None,
-    "collate_options": {},
-    "sampler": None,
-    "sampler_options": {},
-    "epoch_samples": None,
-    "shuffle_buffer": 0,
-    "transforms": [],
-    "matmul_precision": None,
-    "gradient_checkpointing": [],
-    "channels_last": False,
-    "compile": None,
-    "compile_options": {},
-    "implementation": None,
-    "inference_mode": False,
-}
 
 
 @dataclasses.dataclass
@@ -392,12 +362,7 @@ def _with_names(state: Any, part: Any) -> Any:
 def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
     """Tell whether two configs differ in one of some entries.
 
-    Settings of reading, such as `num_workers`, do not count, nor do new settings at values that change nothing.
-
-    Args:
-        saved: The config of a state.
-        mine: The other config.
-        names: Dotted names of the entries.
+    Settings of reading, such as `num_workers`, do not count. The config of an older state is completed first.
     """
     return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
 
@@ -410,11 +375,7 @@ def _entry(config: Any, name: str) -> Any:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = {
-            name: item
-            for name, item in value.items()
-            if name not in _OF_READING and (name not in _LATER or item != _LATER[name])
-        }
+        value = {name: item for name, item in value.items() if name not in _OF_READING}
     return json.dumps(value, sort_keys=True, default=str)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from sacred.config import ConfigDict, ConfigScope
@@ -24,16 +25,19 @@ from sacred.config.config_summary import ConfigSummary
 from sacred.config.custom_containers import DogmaticDict
 from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, undogmatize
 from sacred.utils import ConfigError as SacredConfigError
-from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
+from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths, set_by_dotted_path
 
 from configs import to_plain
+from ingredients.config.construct import suggested
 from ingredients.config.entry_types import conform, infer, misfit
 from ingredients.config.named_values import kinds_of, named_config_of, note
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["DeclaredDict", "NamedDict", "Scope", "lenient"]
+__all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "lenient"]
+
+_LAB = tuple(Path(__file__).resolve().parents[2] / package for package in ("experiments", "ingredients"))
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
@@ -64,9 +68,11 @@ class _Checked(DogmaticDict):
         self._owner = path if owner is None else owner
         self._declared = declared or {}
         self._met: set[str] = set()
+        self.replaced: dict[str, Any] = {}  # the defaults of entries that are updated
 
     def __setitem__(self, key: str, default: Any) -> None:
         if key in self._updates:
+            self.replaced[key] = default
             kind = self._declared.get(key, infer(default))
             self.fixed[key] = self._fit(key, self._updates[key], kind, default)
             self._met.add(key)
@@ -213,6 +219,8 @@ class Scope(ConfigScope):
 
     Attributes:
         has_set: Dotted names of the entries that it set when it was last called.
+        legacy_defaults: By dotted name, what its entries meant before they existed, when it was last called: as
+            `legacy` says, else the default in a scope of the lab. Nobody knows that of the entries of other scopes.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
@@ -231,7 +239,9 @@ class Scope(ConfigScope):
         self._strict = strict
         self._declared = source.declared if strict else {}
         self._imported = source.imported
+        self._legacy: dict[str, Any] = {}
         self.has_set: frozenset[str] = frozenset()
+        self.legacy_defaults: dict[str, Any] = {}
 
     def check(self) -> None:
         """Reject a function that is no config scope.
@@ -245,7 +255,7 @@ class Scope(ConfigScope):
     def at(self, path: str) -> Scope:
         """Return this scope as that of the ingredient at `path`."""
         scope = Scope(self._func, path, strict=self._strict)
-        scope._var_docs = dict(self._var_docs)
+        scope._var_docs, scope._legacy = dict(self._var_docs), dict(self._legacy)
         return scope
 
     def document(self, **docs: str) -> None:
@@ -255,6 +265,25 @@ class Scope(ConfigScope):
             **docs: Descriptions by name of the entry; `__` stands for the dot of a nested one.
         """
         self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
+
+    def legacy(self, **values: Any) -> None:
+        """Say what entries meant before they existed.
+
+        An unfinished run or a checkpoint that was recorded without an entry counts as one with this value: a run at the
+        same value resumes it, and a fork keeps all that depends on it. Entries of the lab mean their defaults unless
+        this says otherwise; in your own scopes, an entry that was added makes another config unless this is called.
+
+            @ex.config
+            def config():
+                # probability of dropping a whole token
+                token_dropout = 0.1
+
+            config.legacy(token_dropout=0.0)
+
+        Args:
+            **values: Values by name of the entry; `__` stands for the dot of a nested one.
+        """
+        self._legacy.update({name.replace("__", "."): value for name, value in values.items()})
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         self.check()
@@ -266,6 +295,7 @@ class Scope(ConfigScope):
             note(self._func.__name__, self._path, assigned)
         else:
             self._check_ingredients(entries, fallback)
+            self.legacy_defaults = self._defaults_before(entries)
         self.has_set = frozenset(
             entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
         )
@@ -305,6 +335,21 @@ class Scope(ConfigScope):
         for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
 
+    def _defaults_before(self, entries: _Checked) -> dict[str, Any]:
+        """Return what the entries meant before they existed."""
+        file, found = Path(self._func.__code__.co_filename).resolve(), {}
+        if any(file.is_relative_to(package) for package in _LAB):
+            own = {name: entries.replaced.get(name, value) for name, value in entries.items() if name not in self.args}
+            found = {name: normalize_or_die(undogmatize(value)) for name, value in own.items()}
+        for name, value in self._legacy.items():
+            if get_by_dotted_path(entries, name, _is_given) is _is_given:
+                raise ConfigError(
+                    f"legacy of the scope {self._func.__name__}: got {join_paths(self._path, name)}, but there is no "
+                    f"such entry; {suggested(name, list(entries), 'name one that the scope sets')}"
+                )
+            set_by_dotted_path(found, name, value)
+        return found
+
     def _is_no_entry(self, name: str, value: Any) -> bool:
         return name.startswith("__") or (name in self._imported and object_name(value) is not None)
 
@@ -321,3 +366,22 @@ class Scope(ConfigScope):
 def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> bool:
     """Return whether an entry still has the value that an earlier scope gave it."""
     return entry.partition(".")[0] in arguments and get_by_dotted_path(preset, entry, _is_given) is value
+
+
+def completed(config: Any, mine: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> Any:
+    """Return a recorded config with the entries that it lacks, at what they meant before they existed.
+
+    Args:
+        config: The config; anything else is returned as it is.
+        mine: The config of this run.
+        legacy_defaults: Of this run. They are no defaults of a group that has an entry which this run lacks, such as
+            the options of another model.
+    """
+    if not isinstance(config, Mapping):
+        return config
+    found = {**legacy_defaults, **config}
+    for name in config.keys() & mine.keys() & legacy_defaults.keys():
+        groups = value, own, default = config[name], mine[name], legacy_defaults[name]
+        if all(isinstance(group, Mapping) for group in groups) and value.keys() <= own.keys():
+            found[name] = completed(value, own, default)
+    return found

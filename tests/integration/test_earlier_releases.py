@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import json
 import os
 import subprocess
 import sys
+import tarfile
 import uuid
+from copy import deepcopy
 from pathlib import Path
 
 import bson
 import pymongo
 import pytest
+from sacred.utils import get_by_dotted_path, iterate_flattened
 from starlette.testclient import TestClient
 
+from experiments import Experiment, supervised
+from ingredients.config.scope import completed
 from runs.__main__ import main
 from runs.board.app import create_app
 from runs.board.policy import Policy
@@ -213,6 +220,80 @@ def test_run_is_reproduced_and_the_cut_off_ones_end_with_its_bits(new_lab):
                 if verdict == "IDENTICAL":
                     assert (points_of(resumed), resumed.result) == (points_of(whole), whole.result)
                 assert points_of(resumed).keys() == points_of(whole).keys()
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.name[0] == "0")) for path in ARCHIVES],
+    indirect=True,
+)
+def test_fork_inside_an_epoch_and_an_unfinished_run_end_as_the_uncut_training(new_lab):
+    state = "resume=my_runs/3/checkpoints/last.pt"
+    forked = new_lab.run(str(ROOT / "exp.py"), "-F", "forked", "with", "my_runs/3/config.json", state)
+    assert "differ" not in forked.stdout + forked.stderr
+    resumed = new_lab.run(str(ROOT / "exp.py"), "with", "my_runs/3/config.json", "resume=auto")
+    assert "resuming my_runs/3" in resumed.stdout + resumed.stderr
+    with open_store(new_lab.where) as store, open_store(new_lab.folder / "forked") as forks:
+        whole, *others = store.get(1), store.get(3), forks.get(1)
+        for run in others:
+            assert (run.status, run.result) == ("COMPLETED", pytest.approx(whole.result, rel=1e-4))
+            losses, expected = run.metric("val/loss"), whole.metric("val/loss")
+            assert losses.values.tolist() == pytest.approx(expected.values[-len(losses) :].tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+def test_settings_and_ingredients_that_came_later_differ_in_no_recorded_config(archive):
+    ex = composed()
+    with tarfile.open(archive) as stream:
+        for id in ("1", "2", "3", "7"):
+            recorded = json.load(stream.extractfile(f"my_runs/{id}/config.json"))
+            run = ex.run("print_config", config_updates=recorded)
+            found = completed(recorded, run.config, run.legacy_defaults)
+            assert {name: found[name] for name in run.config} == run.config
+
+
+def composed():
+    ex = Experiment("exp", ingredients=supervised.ingredients())
+    supervised.compose(ex)
+    return ex
+
+
+# An experiment that lacks one of these ingredients does something else; their further settings mean their defaults.
+ESSENTIAL = {
+    "checkpoint": "last",
+    "data": "name",
+    "device": "name",
+    "loss": "name",
+    "model": "name",
+    "optimizer": "name",
+}
+ESSENTIAL |= {"training": "epochs"}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["exp", "finetune", "gan", "language_model", "segment", "tabular", "text"])
+def test_state_without_a_setting_or_ingredient_means_its_default(name):
+    ex = composed() if name == "exp" else importlib.import_module(f"experiments.{name}").ex
+    run = ex.run("print_config")
+    changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]}
+    entries = {entry for entry, _ in iterate_flattened(run.config)} - changed
+    exempt = {f"{path}.{entry}" for path, entry in ESSENTIAL.items()}
+    lacking = {entry for entry in entries | (run.ingredients.keys() & run.config) if is_lacking(run, entry)}
+    assert lacking <= exempt | ESSENTIAL.keys() | changed_groups(changed)
+    assert lacking >= (exempt & entries) | (ESSENTIAL.keys() & run.ingredients)
+
+
+def is_lacking(run, entry):
+    """Return whether a config without an entry or group is another one."""
+    config = deepcopy(run.config)
+    group, _, leaf = entry.rpartition(".")
+    del (get_by_dotted_path(config, group) if group else config)[leaf]
+    found = completed(config, run.config, run.legacy_defaults)
+    return {name: found.get(name) for name in run.config} != run.config
+
+
+def changed_groups(entries):
+    return {entry.partition(".")[0] for entry in entries}
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from runs import open_store
 from runs.board.app import create_app
+from tests.earlier_stores import ARCHIVES, unpack
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]
@@ -68,6 +69,37 @@ class Spectrogram(Media):
         "observers/media/__init__.py": (
             "HOMES = {\n",
             'HOMES = {\n    "Spectrogram": "observers.media.spectrograms",\n',
+        ),
+    },
+    "a setting": {
+        "ingredients/data.py": (
+            "    # leave out a smaller last training batch\n",
+            """    # blur of the images, pixels
+    blur = 0.0
+    # leave out a smaller last training batch
+""",
+        ),
+    },
+    "an ingredient": {
+        "ingredients/noise.py": """
+'''Ingredient `noise`: what is added to the inputs.'''
+
+from ingredients.config.ingredient import Ingredient
+
+ingredient = Ingredient("noise")
+
+
+@ingredient.config
+def config():
+    # standard deviation of the noise; 0 for none
+    level = 0.0
+""",
+        "experiments/supervised.py": (
+            "    return [part.ingredient for part in (*parts, exporting, probe, sweep)]\n",
+            """    from ingredients import noise
+
+    return [part.ingredient for part in (*parts, exporting, probe, sweep, noise)]
+""",
         ),
     },
     "a loss": {
@@ -153,6 +185,30 @@ def test_command_is_listed_and_runs(lab):
     (lab / "none").mkdir(exist_ok=True)
     assert python(lab, "-m", "runs", "--store", "none", "count") == "0 runs\n"
     assert "did you mean" in python(lab, "-m", "runs", "cuont", code=2)
+
+
+def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting_and_ingredient(lab):
+    earlier = lab / "earlier"
+    unpack(next(path for path in ARCHIVES if path.name == "3820e0d.tar.xz"), earlier, "")
+    environment = {**os.environ, "PYTHONPATH": str(lab)}
+
+    def train(*words):
+        command = [sys.executable, str(lab / "exp.py"), *words]
+        done = run(command, cwd=earlier, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    config, state = "my_runs/3/config.json", "resume=my_runs/3/checkpoints/last.pt"
+    assert "starts again" not in train("-F", "forks", "with", config, state)
+    assert "starts again" in train("-F", "forks", "with", config, state, "data.blur=0.5")
+    assert "a new run starts" in train("with", config, "resume=auto", "noise.level=0.5")
+    assert "resuming my_runs/3" in train("with", config, "resume=auto")
+    with open_store(str(earlier / "my_runs")) as store, open_store(str(earlier / "forks")) as forks:
+        (whole, resumed), (fork, other) = map(store.get, (1, 3)), map(forks.get, (1, 2))
+        assert fork.config["data"]["blur"] == fork.config["noise"]["level"] == 0.0
+        results = [one.metric("val/loss").values[-1] for one in (fork, resumed, other)]
+        assert results[:2] == pytest.approx([whole.metric("val/loss").values[-1]] * 2, rel=1e-4)
+        assert results[2] != pytest.approx(results[0], rel=1e-4)
 
 
 def test_medium_is_recorded_delivered_read_and_shown(lab, mongo_url):

@@ -33,6 +33,12 @@ def run(tmp_path):
         ex.observers.append(FileObserver(tmp_path))
         ex.add_config({"seed": 0, "lr": 0.1})
 
+        @ex.config
+        def config():
+            width = 3  # layers that were as wide before this said so
+
+        config.legacy(width=3)
+
         @ex.main
         def main(_run):
             if fail:
@@ -162,6 +168,8 @@ def without(path, *names):
         (["distributed", "probe", "checkpoint.dtype"], {"checkpoint.keep": 5}, 1),
         (["probe"], {"probe.every": 7}, 2),
         (["lr"], {}, 2),  # nobody knows what an experiment of one's own did before it had a setting
+        (["width"], {}, 1),
+        (["width"], {"width": 4}, 2),
         (["checkpoint"], {}, 2),
     ],
 )

@@ -426,7 +426,7 @@ def test_fork_of_weights_that_are_not_those_of_the_configured_model_is_left_to_t
         "model": {**config["model"], "options": {"hidden": [4]}},
         "training": {**config["training"], "epochs": 3},
     }
-    check_start(path, {**config, **changed})
+    check_start(path, {**config, **changed}, {})
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch import nn
 
 from experiments.training.monitor import Monitor
 from ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
-from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, differ, resume, snapshot
+from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
 from ingredients.config.seed import seed_globals
 from ingredients.errors import CheckpointError
 from ingredients.optimizer import build_optimizer
@@ -261,11 +261,3 @@ def test_checkpoint_of_an_earlier_version_with_the_names_of_a_compiled_model_fit
     save_checkpoint({"model": torch.compile(kept, backend="eager").state_dict()}, tmp_path / "best.pt")
     load_weights(model, tmp_path / "best.pt", {})
     assert torch.equal(model.weight, kept.weight)
-
-
-def test_states_of_earlier_versions_differ_in_no_setting_that_came_later():
-    later = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
-    data = {"batch_size": 8}
-    assert not differ({"data": data}, {"data": {**data, **later}}, "data")
-    assert differ({"data": data}, {"data": {**data, **later, "dtype": "int64"}}, "data")
-    assert differ({"data": data}, {"data": {**data, "columns": ["a"]}}, "data")

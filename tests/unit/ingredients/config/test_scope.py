@@ -5,7 +5,8 @@ from typing import Literal
 
 import pytest
 
-from ingredients.config.scope import DeclaredDict, Scope, lenient
+from ingredients import data, model
+from ingredients.config.scope import DeclaredDict, Scope, completed, lenient
 from ingredients.errors import ConfigError
 
 WIDTHS = {"small": 8, "large": 64}
@@ -363,6 +364,46 @@ def test_scope_at_another_path_keeps_entries_types_and_documentation(scope):
     assert other().docs["total"] == "all steps"
     with pytest.raises(ConfigError, match=r"^other\.path: got 3"):
         other({"path": 3})
+
+
+# Entries that came later
+
+
+def test_config_recorded_before_an_entry_existed_is_completed_by_what_the_scope_says():
+    def config():
+        width = 3
+        model = {"deep": 2, "drop": 0.5}
+
+    scope = Scope(config)
+    scope.legacy(width=1, model__drop=0.0)
+    scope({"width": 7})
+    assert scope.legacy_defaults == {"width": 1, "model": {"drop": 0.0}}
+    other = scope.at("other")
+    other()
+    assert other.legacy_defaults == scope.legacy_defaults
+
+    def completed_to(recorded):
+        return completed(recorded, scope(), scope.legacy_defaults)
+
+    assert completed_to({"model": {"deep": 4}}) == {"width": 1, "model": {"deep": 4, "drop": 0.0}}
+    assert completed_to({"width": 9, "model": None}) == {"width": 9, "model": None}
+    assert completed_to({"model": {"of another": 1}}) == {"width": 1, "model": {"of another": 1}}
+
+
+def test_entry_of_the_lab_meant_its_default_before_it_existed():
+    data.config({"name": "csv", "na_values": ["?"], "augment": {"flip": True}})
+    expected = {"na_values": [], "augment": {"flip": False, "crop": 0, "rotate": 0.0}, "name": ""}
+    assert {name: data.config.legacy_defaults[name] for name in expected} == expected
+    model.config({"name": "cnn", "options": {"dropout": 0.5}})
+    assert model.config.legacy_defaults["options"] == model.OPTIONS["cnn"]
+
+
+def test_legacy_of_an_entry_that_does_not_exist_is_rejected(scope):
+    scope.legacy(stesp=3)
+    with pytest.raises(
+        ConfigError, match=r"legacy of the scope full: got part.stesp, .*no such entry; did you mean step"
+    ):
+        scope()
 
 
 # Dicts and files
