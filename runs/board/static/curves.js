@@ -18,13 +18,22 @@ function aroundConstant(values) {
   return { range: [first - Math.abs(first) / 5, first + Math.abs(first) / 5] };
 }
 
-/** Return the first points of the parts between gaps that are too short to be seen as a line. */
+/** Return the difference of the greatest and the least number. */
+function spread(numbers) {
+  let [least, most] = [Infinity, -Infinity];
+  for (const number of numbers) [least, most] = [Math.min(least, number), Math.max(most, number)];
+  return most - least;
+}
+
+/** Return the first points of the parts between gaps that are too small to be seen as a line. */
 function tiny(x, y) {
-  const isThere = (at) => y[at] !== null && y[at] !== undefined && !(isLog.checked && y[at] <= 0);
+  const places = [x, y.map((value) => (value === null ? NaN : isLog.checked ? Math.log(value) : value))];
+  const isThere = (at) => Number.isFinite(places[1][at]);
+  const least = places.map((all) => spread(all.filter((_, at) => isThere(at))) / 500);
   const found = [];
   for (let at = 0, end; at < x.length; at = end + 1) {
     for (end = at; isThere(end);) end += 1;
-    if (end > at && x[end - 1] - x[at] <= (x.at(-1) - x[0]) / 500) found.push(at);
+    if (end > at && places.every((all, axis) => spread(all.slice(at, end)) <= least[axis])) found.push(at);
   }
   return { x: found.map((at) => x[at]), y: found.map((at) => y[at]) };
 }
