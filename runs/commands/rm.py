@@ -11,7 +11,8 @@ from runs.commands.terminal.outcomes import RemovedRuns, print_removed
 from runs.commands.terminal.selection import add_conditions, choose_runs
 from runs.commands.terminal.text import harmless, print_to_stderr
 from runs.errors import RunsError, StoreError
-from runs.query.texts import count_text, time_text
+from runs.query.texts import time_text
+from runs.stores.run_list import HANDFUL, census
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -20,6 +21,7 @@ __all__ = ["JSON", "add_arguments", "main"]
 
 JSON = RemovedRuns
 _MAX_SHOWN = 20
+_COLUMNS = ("name", "status", "start_time")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Remove the runs, after asking."""
     with open_given(arguments) as store:
-        chosen, _ = choose_runs(store, arguments, (), lists=False)
-        if not arguments.yes:
+        chosen, _ = choose_runs(store, arguments, _COLUMNS, lists=False)
+        if arguments.yes:
+            if len(chosen) > HANDFUL:
+                print_to_stderr(f"removing {census(chosen)}")
+        else:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; add --yes if nobody can be asked")
+                raise RunsError(f"rm removes {census(chosen)}; add --yes if nobody can be asked")
             if not _is_agreed(chosen, store.where, arguments.now):
                 print_to_stderr("nothing is removed")
                 return 1
@@ -55,7 +60,7 @@ def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:
         print_to_stderr(f"  {run.id}  {text}")
     if len(chosen) > _MAX_SHOWN:
         print_to_stderr(f"  and {len(chosen) - _MAX_SHOWN} more")
-    what = f"remove {count_text(len(chosen), 'run')} from {where}{' for good' if now else ''}? [y/N] "
+    what = f"remove {census(chosen)} from {where}{' for good' if now else ''}? [y/N] "
     print(harmless(what), end="", file=sys.stderr)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

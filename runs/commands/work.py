@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         )
         for key in arguments.held:
             queue.enqueue(store.get(key))
-        queue.tell_held()
+        queue.tell_waiting()
         worker = Worker(queue, print_to_stderr, num_places=arguments.workers)
         try:
             worker.work(until_empty=arguments.until_empty)

@@ -17,7 +17,6 @@ from runs.comparison.direction import better_text, direction_of
 from runs.comparison.grouping import ExcludedRun, Group, damage, differences_between, differences_within, group_runs
 from runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
 from runs.errors import ComparisonError
-from runs.query.filters import matches, parse_filter
 from runs.query.texts import count_text, is_number
 from runs.stores.run import Run
 
@@ -185,8 +184,11 @@ def compare(
 
 
 def _chosen(runs: Iterable[Run], where: Any) -> list[Run]:
-    tree = parse_filter(where)
-    chosen = [run for run in (run.listed() for run in runs) if matches(tree, run.__getitem__)]
+    chosen = [run.listed() for run in runs]
+    if where is not None:
+        stores = {id(run.store): run.store for run in chosen}.values()
+        matching = {run for store in stores for run in store.find(where, columns=())}
+        chosen = [run for run in chosen if run in matching]
     if not chosen:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
     return chosen

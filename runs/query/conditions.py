@@ -27,6 +27,7 @@ __all__ = [
     "condition",
     "leaves",
     "names_in",
+    "signed_leaves",
 ]
 
 # The user of this process, where it is compared with the user of a run.
@@ -110,24 +111,23 @@ SEARCHED = (
 )  # fmt: skip
 
 
-def leaves(tree: Filter) -> Iterator[Condition | Words]:
-    """Yield the conditions and searches of a filter, from left to right."""
+def signed_leaves(tree: Filter, *, is_negated: bool = False) -> Iterator[tuple[Condition | Words, bool]]:
+    """Yield the conditions and searches of a filter, from left to right, each with whether it leaves runs out."""
     if isinstance(tree, Condition | Words):
-        yield tree
+        yield tree, is_negated
     else:
         for part in tree.parts:
-            yield from leaves(part)
+            yield from signed_leaves(part, is_negated=is_negated != isinstance(tree, Not))
 
 
-def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:
-    """Return the full names of the fields in a filter.
+def leaves(tree: Filter) -> Iterator[Condition | Words]:
+    """Yield the conditions and searches of a filter, from left to right."""
+    return (leaf for leaf, _ in signed_leaves(tree))
 
-    Args:
-        tree: The filter.
-        with_value: Whether to skip fields that are only compared with None.
-    """
-    conditions = (leaf for leaf in leaves(tree) if isinstance(leaf, Condition))
-    return {leaf.name for leaf in conditions if not (with_value and leaf.value is None)}
+
+def names_in(tree: Filter) -> set[str]:
+    """Return the full names of the fields in a filter."""
+    return {leaf.name for leaf in leaves(tree) if isinstance(leaf, Condition)}
 
 
 def condition(name: str, operator: str, value: Any) -> Condition | Not:

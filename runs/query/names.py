@@ -19,6 +19,7 @@ from observers.record.numbered_folder import as_number
 
 __all__ = [
     "COMMON_FIELDS",
+    "KNOWN_FIELDS",
     "LEFT_OUT",
     "REFUSED",
     "RUN_FIELDS",
@@ -60,6 +61,8 @@ COMMON_FIELDS = TIMES | {
     "_id", "command", "config", "display_name", "duration", "experiment.name", "fail_trace", "host.hostname",
     "host.user", "info", "note", "parent", "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
 }  # fmt: skip
+# Fields that a store knows although no run may have them.
+KNOWN_FIELDS = COMMON_FIELDS | RUN_FIELDS | {"meta.comment", "meta.sweep.trial"}
 # Parts of a run's document that are too large to search, or of no use in a filter.
 LEFT_OUT = frozenset(
     (

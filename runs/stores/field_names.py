@@ -1,23 +1,28 @@
-"""`FieldNames`: rejecting fields that no run of a store has."""
+"""`FieldNames`: rejecting fields, statuses and ids that no run of a store has."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from configs.map import alternatives
 from runs.errors import FilterError
-from runs.query.conditions import Condition, Filter, leaves
-from runs.query.filters import Question, names_in
-from runs.query.names import COMMON_FIELDS, full_name, is_searchable, short_name, similar_names
-from runs.query.texts import STATUS_STYLES, suggestion
+from runs.query.conditions import Condition, Filter, signed_leaves
+from runs.query.filters import Question, holds
+from runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
+from runs.query.patterns import is_found
+from runs.query.texts import STATUS_STYLES, list_text, suggestion
 from runs.stores.backend import Backend
-from runs.stores.run import Run
+from runs.stores.run import COPYING, REMOVING, Run
 
 __all__ = ["FieldNames", "require_searchable"]
 
+_STATUSES = frozenset((*STATUS_STYLES, COPYING, REMOVING))
+
 
 class FieldNames:
-    """Names of fields in the runs of a store; remembers those that some run has.
+    """What the conditions on the runs of a store may name; remembers what some run has.
+
+    A misspelt name, status or id is rejected whatever the question finds: `staus!=COMPLETED` would choose every run.
 
     Args:
         backend: The backend of the store.
@@ -26,71 +31,118 @@ class FieldNames:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._known: set[str] = set()
+        self._statuses = set(_STATUSES)
 
     def check(self, name: str) -> None:
         """See `runs.stores.store.Store.check_field`."""
         name = full_name(name)
-        if name in COMMON_FIELDS or name in self._known:
+        if name in KNOWN_FIELDS or name in self._known:
             return
-        if not self._backend.has_field(name) and self._backend.find(Question(limit=1)):
-            near = similar_names(name, {*self._backend.fields(), *COMMON_FIELDS})
-            listing = "see those of a run: python -m runs show latest --json"
-            hint = f"did you mean {alternatives(near)}?" if near else listing
-            raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
-        self._known.add(name)
+        if self._backend.has_field(name):
+            self._known.add(name)
+        elif self._has_runs():
+            tag = name.removeprefix("tags.")
+            what = f"a field {short_name(name)!r}" if tag == name else f"the tag {tag!r}"
+            raise FilterError(f"no run has {what}; {self._hint(name)}")
 
-    def check_answer(self, question: Question, columns: Collection[str], found: Sequence[Run]) -> None:
-        """Check the fields of an answered question, looking up only names without a value in any run.
+    def check_columns(self, names: Iterable[str], found: Sequence[Run]) -> None:
+        """Reject names that no run has, looking up only those without a value in the found runs."""
+        asked = set(map(full_name, names))
+        for name in sorted(name for name in asked if not any(run.may_have(name) for run in found)):
+            self.check(name)
+
+    def check_filter(self, tree: Filter, found: Sequence[Run] = ()) -> None:
+        """Reject a condition that names what no run has, or compares what cannot be compared.
+
+        A run that never had a tag lacks it, so an unknown tag is rejected only where runs without it are chosen.
 
         Args:
-            question: The question.
-            columns: The columns that a person named.
-            found: The runs that the backend found.
-
-        Raises:
-            FilterError: If no run has one of the fields, if `<` or its kin compare a text with a field that is never a
-                text, or if a status is not in capitals.
+            tree: The filter.
+            found: Runs that the backend found with it, whose fields need no look-up.
         """
-        asked = {question.by, *map(full_name, columns)}
-        doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
-        if not found:
-            # That no run has a tag, or lacks a field, is an answer.
-            doubtful |= {name for name in names_in(question.tree, with_value=True) if not name.startswith("tags.")}
-        for name in sorted(doubtful):
+        conditions = [(leaf, is_negated) for leaf, is_negated in signed_leaves(tree) if isinstance(leaf, Condition)]
+        chosen_by = {leaf.name for leaf, is_negated in conditions if not _is_of_tagged(leaf, is_negated)}
+        for name in sorted(name for name in chosen_by if not any(run.has_at_hand(name) for run in found)):
             self.check(name)
-        if not found:
-            _check_statuses(question.tree)
-            self._check_orders(question.tree)
+        for leaf, is_negated in conditions:
+            if leaf.name == "status":
+                self._check_status(leaf)
+            elif leaf.name.startswith("tags."):
+                _check_tag(leaf)
+            elif leaf.name in ("_id", "uid") and is_negated:
+                self._check_ids(leaf)
+            elif leaf.operator in ("<", "<=", ">", ">="):
+                self._check_order(leaf)
 
-    def _check_orders(self, tree: Filter) -> None:
-        """Reject `<` and its kin between a text and a field that is a text in no run, such as `lr<abc`."""
-        for leaf in leaves(tree):
-            if (
-                not isinstance(leaf, Condition)
-                or leaf.operator not in ("<", "<=", ">", ">=")
-                or leaf.name in COMMON_FIELDS
-            ):
+    def _has_runs(self) -> bool:
+        return bool(self._backend.find(Question(limit=1)))
+
+    def _hint(self, name: str) -> str:
+        parts = name.split(".")
+        for count in range(2, len(parts)):
+            above = ".".join(parts[:count])
+            if parts[count].isdecimal() and self._backend.has_field(above):
+                return f"entries of a list have no names; ask for {short_name(above)}, the whole list, as a column"
+        known = {*self._backend.fields(), *COMMON_FIELDS}
+        if name.startswith("tags."):
+            tags = sorted(one.removeprefix("tags.") for one in known if one.startswith("tags."))
+            return f"there are: {list_text(tags)}" if tags else "there are no tags"
+        near = similar_names(name, known)
+        listing = "see those of a run: python -m runs show latest --json"
+        return f"did you mean {alternatives(near)}?" if near else listing
+
+    def _check_status(self, leaf: Condition) -> None:
+        """Reject a status that neither this program nor any run has, such as `failed`."""
+        if leaf.operator == "~":
+            if not any(is_found(leaf.value, status) for status in self._statuses) and self._is_of_none(leaf):
+                raise FilterError(f"status~{leaf.value}: no status matches; there are {', '.join(STATUS_STYLES)}")
+            return
+        for status in leaf.value if leaf.operator == "in" else [leaf.value]:
+            if status is None or (isinstance(status, str) and status in self._statuses):
                 continue
-            if isinstance(leaf.value, str) and self._lacks_texts(leaf.name):
-                name = short_name(leaf.name)
-                raise FilterError(
-                    f"{name}{leaf.operator}{leaf.value}: no run has a text in {name}; compare it with a number"
-                )
+            if self._is_of_none(Condition("status", "==", status)):
+                otherwise = f"expected one of {', '.join(STATUS_STYLES)}"
+                raise FilterError(f"status: got {status!r}; {suggestion(str(status), STATUS_STYLES, otherwise)}")
+            self._statuses.add(status)
 
-    def _lacks_texts(self, name: str) -> bool:
-        """Return whether there are runs, and none with a text in this field."""
-        find = self._backend.find
-        return not find(Question(Condition(name, ">=", ""), limit=1)) and bool(find(Question(limit=1)))
+    def _check_ids(self, leaf: Condition) -> None:
+        """Reject an id whose run is to be left out and does not exist."""
+        asked = leaf.value if leaf.operator == "in" else [leaf.value] if leaf.operator == "==" else []
+        if leaf.name == "_id":
+            found = self._backend.by_id({str(id) for id in asked}) if asked else {}
+            unknown = [id for id in asked if id is not None and str(id) not in found]
+        else:
+            unknown = [id for id in asked if id is not None and self._is_of_none(Condition("uid", "==", id))]
+        if unknown and self._has_runs():
+            raise FilterError(
+                f"{short_name(leaf.name)}: got {list_text(unknown)}, but there is no such run; see which there are "
+                "with: python -m runs ls"
+            )
+
+    def _check_order(self, leaf: Condition) -> None:
+        """Reject `<` and its kin between a text and a field that is a text in no run, such as `lr<abc`."""
+        name, text = leaf.name, leaf.value
+        if name in COMMON_FIELDS or not isinstance(text, str) or not self._is_of_none(Condition(name, ">=", "")):
+            return
+        if self._has_runs():
+            name = short_name(name)
+            raise FilterError(f"{name}{leaf.operator}{text}: no run has a text in {name}; compare it with a number")
+
+    def _is_of_none(self, condition: Condition) -> bool:
+        return not self._backend.find(Question(condition, limit=1))
 
 
-def _check_statuses(tree: Filter) -> None:
-    """Reject a status that is not written in capitals, such as `status=failed`."""
-    for leaf in leaves(tree):
-        if isinstance(leaf, Condition) and leaf.name == "status" and leaf.operator in ("==", "in"):
-            for status in leaf.value if leaf.operator == "in" else [leaf.value]:
-                if isinstance(status, str) and status != status.upper():
-                    hint = suggestion(status, STATUS_STYLES, f"expected one of {', '.join(STATUS_STYLES)}")
-                    raise FilterError(f"status: got {status!r}; {hint}")
+def _is_of_tagged(leaf: Condition, is_negated: bool) -> bool:
+    """Tell whether a condition is about a tag and chooses no run without it."""
+    return leaf.name.startswith("tags.") and holds(leaf, None) == is_negated
+
+
+def _check_tag(leaf: Condition) -> None:
+    """Reject a value that no tag has: `tags.kept!=yes` would choose every run."""
+    for value in leaf.value if leaf.operator == "in" else [leaf.value]:
+        if leaf.operator not in ("==", "in") or not (value is True or value is None):
+            name = leaf.name
+            raise FilterError(f"{name}: got {value!r}; a run has a tag or lacks it: write {name}=True or {name}=None")
 
 
 def require_searchable(names: Iterable[str]) -> None:

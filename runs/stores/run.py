@@ -194,6 +194,10 @@ class Run(RecordReader):
         """Tell whether the run may have the field of a full name: it has it, or the field was not fetched."""
         return self._row.get(name, True) is not None
 
+    def has_at_hand(self, name: str) -> bool:
+        """Tell whether the run has the field of a full name, and it was fetched."""
+        return self._row.get(name) is not None
+
     def _text(self, name: str) -> str:
         """Return a field that is a text; a foreign record may hold anything else, which counts as empty."""
         value = self[name]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import SupportsIndex, overload
 
+from runs.errors import StoreError
+from runs.query.texts import count_text, list_text
 from runs.stores.run import Run
 from runs.stores.settings import telling_settings
 
-__all__ = ["RunList"]
+__all__ = ["HANDFUL", "RunList", "census"]
 
 # Number of configs to read for the settings that distinguish the runs.
 _MAX_READ = 20
+# More runs than these are counted by kind before they are changed.
+HANDFUL = 5
 
 
 class RunList(list[Run]):
@@ -39,3 +45,22 @@ class RunList(list[Run]):
 
         listed = [run.listed() for run in self]
         return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)
+
+
+def census(runs: Sequence[Run]) -> str:
+    """Return how many runs there are and, of more than a handful, which: `9 runs (8 COMPLETED, 1 FAILED) of digits`."""
+    number = count_text(len(runs), "run")
+    if len(runs) <= HANDFUL:
+        return number
+    statuses: Counter[str] = Counter()
+    names: Counter[str] = Counter()
+    for run in runs:
+        try:
+            status, name = run.status, run.name
+        except StoreError:
+            status, name = "unreadable", ""
+        statuses[status] += 1
+        names[name] += 1
+    kinds = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    experiments = list_text(name for name, _ in names.most_common() if name)
+    return f"{number} ({kinds}) of {experiments}" if experiments else f"{number} ({kinds})"

@@ -146,7 +146,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         require_searchable(question.judged)
         fetched = question.columns if question.by in COMMON_FIELDS else (*question.columns, question.by)
         found = self.backend.find(dataclasses.replace(question, columns=fetched))
-        self._names.check_answer(question, columns or (), found)
+        self._names.check_columns((question.by, *(columns or ())), found)
+        self._names.check_filter(question.tree, found)
         return RunList(found)
 
     def latest(self, n: int = 1) -> RunList:
@@ -183,13 +184,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
             limit: Where to stop counting, so that a database need not check every run.
 
         Raises:
-            FilterError: If the filter is malformed; a field that no run has is no error here.
+            FilterError: As `find` does.
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs to count, or None for all")
         tree = parse_filter(filter)
         require_searchable(names_in(tree))
-        return self.backend.count(tree, limit)
+        counted = self.backend.count(tree, limit)
+        self._names.check_filter(tree)
+        return counted
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; first the newest runs as they are.

@@ -15,6 +15,7 @@ from runs.rerun.record import Record
 from runs.rerun.resuming import changed_sources, resume_launch, start_launch
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
+from runs.stores.run_list import HANDFUL, census
 from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.work.claims import is_pending
@@ -106,8 +107,11 @@ class Queue(Source):
             raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
         self._entries.of(run, run.original()).enqueue()
 
-    def tell_held(self) -> None:
-        """Name the runs that no worker starts until somebody here says so."""
+    def tell_waiting(self) -> None:
+        """Count many waiting runs by kind, and name those that no worker starts until somebody here says so."""
+        waiting = self._waiting()
+        if len(waiting) > HANDFUL:
+            self._tell(f"{census(waiting)} wait")
         held = self._store.find(f"status={HELD}", "queue_time", columns=("queue_time",))
         if held:
             self._tell(
@@ -119,9 +123,10 @@ class Queue(Source):
 
     def _waiting(self) -> list[Run]:
         """Return the runs that may be taken; those that began before come first."""
-        cut_off = self._store.find("status in (DEAD, INTERRUPTED)", "queue_time", columns=("queue_time",))
+        columns = ("queue_time", "status", "name")
+        cut_off = self._store.find("status in (DEAD, INTERRUPTED)", "queue_time", columns=columns)
         begun = [run for run in cut_off if run["queue_time"] and run.get("meta.interrupted_by") != _BY_A_PERSON]
-        queued = self._store.find("status=QUEUED", "queue_time", columns=("queue_time",))
+        queued = self._store.find("status=QUEUED", "queue_time", columns=columns)
         return [*begun, *sorted(queued, key=_priority, reverse=True)]
 
     def _take(self, run: Run) -> QueuedTask | None:

@@ -30,7 +30,7 @@ from observers.record.locking import locked
 from observers.record.stored_files import keep
 from runs import Words
 from runs.__main__ import main
-from runs.errors import RunNotFoundError, StoreError
+from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.stores.changes import Removed
 from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
@@ -391,6 +391,56 @@ def test_rm_refuses_what_names_no_runs(lab, runs):
     assert "got runs and conditions, expected either" in runs("rm", "1", "--where", "lr=1", "--yes", code=1)
     assert "no run matches the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
     assert len(lab.store.find()) == 3
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("staus!=COMPLETED", "no run has a field 'staus'; did you mean status?"),
+        ("status!=completed", "status: got 'completed'; did you mean COMPLETED?"),
+        ("staus not in (COMPLETED, FAILED)", "no run has a field 'staus'"),
+        ("staus=None", "no run has a field 'staus'"),
+        ("lr>5 or staus!=COMPLETED", "no run has a field 'staus'"),
+        ("id!=17", "id: got 17, but there is no such run"),
+        ("tags.kept!=True", "no run has the tag 'kept'; there are: fine"),
+        ("tags.fine!=yes", "tags.fine: got 'yes'; a run has a tag or lacks it"),
+    ],
+)
+@pytest.mark.sampled(1)
+def test_rm_by_a_misspelt_condition_removes_nothing(lab, runs, condition, message):
+    lab.store.tag(lab.store.get("1"), ["fine"])
+    for now in ([], ["--now"]):
+        assert message in runs("rm", "--where", condition, *now, "--yes", code=1)
+    assert [run.id for run in lab.store.find(sort="id")] == ["1", "2", "3"]
+    assert [run.id for run in lab.store.find("tags.fine!=True", sort="id")] == ["2", "3"]
+
+
+def test_fields_of_removed_runs_are_unknown_and_an_empty_store_knows_any(lab):
+    lab.store.tag(lab.store.get("3"), ["gone"])
+    lab.store.discard([lab.store.get("3")])
+    with open_store(lab.where) as store, pytest.raises(FilterError, match="no run has the tag 'gone'"):
+        store.find("tags.gone!=True")
+    lab.store.discard(lab.store.find())
+    with open_store(lab.where) as store:
+        for question in ("tags.gone!=True", "staus!=COMPLETED", "id!=4", "x<a"):
+            assert store.find(question) == []
+        store.restore("1")
+        with pytest.raises(FilterError, match="no run has a field 'staus'"):
+            store.find("staus!=COMPLETED")
+
+
+def test_rm_of_many_runs_counts_them_by_kind_first(tmp_path, capsys):
+    for number in range(1, 10):
+        bare_run(tmp_path, number)
+    (tmp_path / "9" / "run.json").write_text("{")
+    failed = json.loads((tmp_path / "8" / "run.json").read_text())
+    (tmp_path / "8" / "run.json").write_text(json.dumps({**failed, "status": "FAILED", "experiment": {"name": "b"}}))
+    rm = ["--store", str(tmp_path), "rm", "--where", "status in (COMPLETED, FAILED)"]
+    assert main(rm) == 1
+    kinds = "8 runs (7 COMPLETED, 1 FAILED) of b"
+    assert f"rm removes {kinds}; add --yes if nobody can be asked" in capsys.readouterr().err
+    assert main([*rm, "--yes"]) == 0
+    assert f"removing {kinds}\n" in capsys.readouterr().err
 
 
 def set_status(lab, id, status, written):

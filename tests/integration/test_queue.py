@@ -96,7 +96,7 @@ class Lab:
             queue = Queue(store, self.told.append, record_to=self.folder / "my_runs", **options)
             if held is not None:
                 queue.enqueue(store.get(held))
-            queue.tell_held()
+            queue.tell_waiting()
             worker = Worker(queue, self.told.append, num_places=num_places, packages=PACKAGES)
             with warm_children():
                 worker.work(until_empty=True)

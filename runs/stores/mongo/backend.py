@@ -232,7 +232,7 @@ class MongoBackend(Backend):
 
     def has_field(self, name: str) -> bool:
         with self.mongo.errors():
-            if self.mongo.runs.find_one(exists(name), {"_id": 1}) is not None:
+            if self.mongo.runs.find_one(_both(exists(name), self._kept()), {"_id": 1}) is not None:
                 return True
             if not name.startswith("summary.") or not self._has_stock_runs:
                 return False

@@ -178,6 +178,8 @@ def exists(name: str) -> Query:
         name: The field's full name.
     """
     path = stored_path(name)
+    if path.startswith("tags."):
+        return _on_tag(path, has_tag=True)
     return {"$and": [*_no_lists(path), {path: {"$exists": True}}]}
 
 

@@ -104,6 +104,8 @@ def test_pages_follow_each_other(client_of, many):
     [
         ({"where": "lr"}, "got the condition &#39;lr&#39;, expected NAME"),
         ({"where": "lrr=1"}, "no run has a field &#39;lrr&#39;; did you mean lr?"),
+        ({"where": "staus!=COMPLETED"}, "no run has a field &#39;staus&#39;; did you mean status?"),
+        ({"where": "status!=completed"}, "status: got &#39;completed&#39;; did you mean COMPLETED?"),
         ({"sort": "nothing"}, "no run has a field &#39;nothing&#39;"),
         ({"column": "nothing"}, "no run has a field &#39;nothing&#39;"),
         ({"group": "nothing"}, "no run has a field &#39;nothing&#39;"),

@@ -21,7 +21,7 @@ from runs.comparison.reporting import (
     verdict,
 )
 from runs.documents.compared import comparison_of
-from runs.errors import ComparisonError
+from runs.errors import ComparisonError, FilterError
 from runs.stores.settings import differing, identity, settings, show
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]
@@ -243,6 +243,9 @@ def test_where_chooses_runs(write_store):
     store = write_store(*rows("adam", ADAM), *rows("sgd", SGD))
     found = of(store, where="seed<3")
     assert [group.sample.n for group in found.groups] == [3, 3]
+    for misspelt, message in (("sede!=3", "no run has a field 'sede'"), ("status!=failed", "status: got 'failed'")):
+        with pytest.raises(FilterError, match=message):
+            of(store, where=misspelt)
 
 
 def test_best_is_the_lowest_of_a_loss(write_store):
