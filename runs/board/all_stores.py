@@ -17,7 +17,7 @@ from runs.board.views import RunsView
 from runs.board.visits import Board
 from runs.errors import FilterError, RunsError, StoreError
 from runs.query.filters import in_order
-from runs.query.names import full_name
+from runs.query.names import full_name, split_names
 from runs.stores.run import Run
 from runs.stores.store import Store
 
@@ -99,8 +99,7 @@ def _together(answers: Sequence[_Found], view: _AllView) -> _Found:
 def _view_of(request: Request) -> _AllView:
     query = request.query_params
     view = _AllView.of(query)
-    names = ",".join(view.column).split(",")
-    view = dataclasses.replace(view, column=tuple(dict.fromkeys(name.strip() for name in names if name.strip())))
+    view = dataclasses.replace(view, column=tuple(dict.fromkeys(split_names(",".join(view.column)))))
     return dataclasses.replace(view.adding(query.get("add", "")), page=min(view.page, view.LAST_PAGE))
 
 

@@ -9,9 +9,8 @@ import dataclasses
 import re
 from typing import Self
 
-from runs.comparison.expressions import split_quantities
 from runs.errors import PlotError
-from runs.query.names import full_name, short_name
+from runs.query.names import full_name, short_name, split_names
 from runs.query.texts import count_text
 
 __all__ = ["Chart", "is_chart"]
@@ -54,7 +53,7 @@ class Chart:
         if match is None:
             return None
         kind, names = match.groups()
-        fields = tuple(short_name(full_name(name.strip("`"))) for name in split_quantities(names))
+        fields = tuple(short_name(full_name(name)) for name in split_names(names))
         least, most = _NUM_FIELDS[kind]
         if not least <= len(fields) <= most:
             expected = f"{least} to {most}" if most > least else str(least)

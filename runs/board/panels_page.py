@@ -16,11 +16,12 @@ from runs.board.points_page import MAX_POINTS, Table, between, check_number, fil
 from runs.board.run_charts import chart_document
 from runs.board.views import RunsView
 from runs.board.visits import Visit, page
-from runs.comparison.expressions import Quantity, split_quantities
+from runs.comparison.expressions import Quantity
 from runs.comparison.kept_curves import KeptCurves
 from runs.comparison.panels import make_panel
 from runs.drawing.curve import Curve, Panel
 from runs.errors import FilterError, PlotError
+from runs.query.names import split_names
 from runs.stores.run import Run
 
 __all__ = ["MAX_DRAWN", "PINNED", "ROUTES", "Section", "first_panels", "panels_url", "sections_of"]
@@ -152,7 +153,7 @@ def _made(
 
 def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
     """Return the metrics and expressions of a panel; a metric that holds a comma is one of them."""
-    metrics = [title] if any(title in run.metrics for run in runs) else split_quantities(title)
+    metrics = [title] if any(title in run.metrics for run in runs) else split_names(title)
     if not 0 < len(metrics) <= _MAX_QUANTITIES:
         raise PlotError(f"got {len(metrics)} metrics to draw, expected 1 to {_MAX_QUANTITIES} in a panel")
     return metrics

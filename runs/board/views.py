@@ -17,7 +17,7 @@ from runs.comparison.panels import View
 from runs.drawing.curve import X_AXES
 from runs.errors import FilterError
 from runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
-from runs.query.names import full_name, short_name
+from runs.query.names import full_name, short_name, split_names
 from runs.stores.settings import show
 from runs.stores.store import NEWEST_FIRST
 
@@ -300,4 +300,4 @@ def _short(name: str) -> str:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    return tuple(split_names(text))

@@ -35,7 +35,8 @@ _ON_A_SCREEN = 50
 # Differing settings in a pipe, and on a terminal, whose width leaves out the last ones.
 _IN_A_PIPE, _ON_A_TERMINAL = 4, 8
 _EPILOG = """Name fields as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
-(optimizer.lr, val/loss.min, host). A condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
+(optimizer.lr, val/loss.min, host). A condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value.
+Put a name with spaces, commas or operators between backticks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,17 +20,18 @@ import numpy as np
 
 from observers.record.points.points import Series
 from runs.errors import PlotError
+from runs.query.names import QUOTED, unquoted
 from runs.stores.prefetching import each_series
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
-__all__ = ["Quantity", "split_quantities"]
+__all__ = ["Quantity"]
 
 _MAX_LENGTH, _MAX_DEPTH = 500, 20
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?(?![\w/]))|(?P<name>[^\W\d][\w./:@%]*)|`(?P<quoted>[^`]+)`"
-    r"|(?P<operator>\*\*|[-+*/(),]))"
+    r"\s*(?:(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?(?![\w/]))|(?P<name>[^\W\d][\w./:@%]*)|"
+    rf"(?P<quoted>{QUOTED})|(?P<operator>\*\*|[-+*/(),]))"
 )
 _FUNCTIONS: dict[str, tuple[int, Callable[..., np.ndarray]]] = {
     "abs": (1, np.abs),
@@ -126,23 +127,6 @@ def _last_of_each_step(series: Series) -> tuple[np.ndarray, np.ndarray]:
     return steps, len(series.steps) - 1 - from_end
 
 
-def split_quantities(text: str) -> list[str]:
-    """Split a list of quantities at the commas outside of parentheses and backticks.
-
-    Args:
-        text: Metrics and expressions with commas between.
-    """
-    parts, depth, is_quoted = [""], 0, False
-    for character in text:
-        is_quoted ^= character == "`"
-        depth += 0 if is_quoted else (character == "(") - (character == ")")
-        if character == "," and depth <= 0 and not is_quoted:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
-
-
 class _Parser:
     """Parses one expression by recursive descent.
 
@@ -164,7 +148,7 @@ class _Parser:
             match = _TOKEN.match(self._text, place)
             if match is None or match.lastgroup is None:
                 raise self._error(f"cannot read {self._text[place : place + 20]!r}")
-            yield match.lastgroup, match[match.lastgroup]
+            yield match.lastgroup, unquoted(match[match.lastgroup])
             place = match.end()
 
     def _error(self, why: str) -> PlotError:

@@ -8,17 +8,19 @@ from typing import Any
 
 from runs.errors import FilterError
 from runs.query.conditions import AllOf, Filter, Not, OneOf, condition
+from runs.query.names import QUOTED
 
 __all__ = ["parse_words"]
 
-_WORDS = re.compile(
-    r"\s*(?P<name>[^\s=<>!~]+(?:\s+[^\s=<>!~]+)*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S
-)
+# A word of a name; one between backticks may hold anything.
+_WORD = rf"(?:{QUOTED}|[^\s=<>!~`])+"
+_WORDS = re.compile(rf"\s*(?P<name>{_WORD}(?:\s+{_WORD})*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S)
+_OPEN_NAME = re.compile(rf"(?:{QUOTED}|[^=<>!~`])*`(?:[^`]|``)*")
 # A second condition after the first.
 _MORE = re.compile(r"""^[^"'\[({]*(&&|\|\||,)\s*[^\s=<>!~,]+\s*(==|!=|<=|>=|=|<|>|~)""", re.I)
-_IN = re.compile(r"\s*(?P<name>[^\s=<>!~]+)\s+(?P<not>not\s+)?in\s*(?P<values>[\[(].*[\])])\s*", re.S | re.I)
+_IN = re.compile(rf"\s*(?P<name>{_WORD})\s+(?P<not>not\s+)?in\s*(?P<values>[\[(].*[\])])\s*", re.S | re.I)
 # Where another condition may begin.
-_NEXT = r"\s+(?=[^\s=<>!~,\"']+(\s*(==|!=|<=|>=|=|<|>|~)|\s+(not\s+)?in\s*[\[(]))"
+_NEXT = rf"\s+(?=(?:{QUOTED}|[^\s=<>!~,\"'`])+(\s*(==|!=|<=|>=|=|<|>|~)|\s+(not\s+)?in\s*[\[(]))"
 _OR, _AND = re.compile(rf"\s+or{_NEXT}", re.I), re.compile(rf"\s+and{_NEXT}", re.I)
 
 _NAMED = {"true": True, "false": False, "null": None, "none": None, "nan": float("nan"), "inf": float("inf")}
@@ -55,7 +57,9 @@ def _split(between: re.Pattern[str], text: str) -> list[str]:
 
 
 def _is_closed(text: str) -> bool:
-    """Tell whether a condition may end here: not inside the quotes or brackets that open its value."""
+    """Tell whether a condition may end here: not in a quoted name, nor in quotes or brackets that open its value."""
+    if _OPEN_NAME.fullmatch(text):
+        return False
     match = _WORDS.fullmatch(text)
     value = match["value"].strip() if match is not None else ""
     if not value or value[0] not in "\"'[({":
@@ -74,7 +78,10 @@ def _one_condition(text: str) -> Filter:
         return Not(values) if match["not"] else values
     match = _WORDS.fullmatch(text)
     if match is None:
-        raise FilterError(f"got the condition {text!r}, expected NAME, one of = != < <= > >= ~, and a value")
+        raise FilterError(
+            f"got the condition {text!r}, expected NAME, one of = != < <= > >= ~, and a value; put a name with spaces, "
+            "commas or operators between backticks"
+        )
     operator = match["operator"]
     if operator != "~" and re.match("[=<>!]", match["value"]):
         raise FilterError(

@@ -8,11 +8,15 @@ A full name is a path in Sacred's document of a run: `status`, `host.hostname`, 
 * `duration` is the time in seconds from start to end, which is computed (`runs.query.times`);
 * `name`, `user`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.user`, `host.hostname`, `start_time`,
   `stop_time` and `_id`.
+
+A name with spaces, commas, quotes or operators stands between backticks, and a backtick in it is written twice:
+`` `AP@IoU=0.5.max` ``, or `` `AP@IoU=0.5`.max ``.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from observers.record.numbered_folder import as_number
@@ -21,6 +25,7 @@ __all__ = [
     "COMMON_FIELDS",
     "KNOWN_FIELDS",
     "LEFT_OUT",
+    "QUOTED",
     "REFUSED",
     "RUN_FIELDS",
     "STATISTICS",
@@ -31,8 +36,11 @@ __all__ = [
     "id_of",
     "is_own",
     "is_searchable",
+    "quoted",
     "short_name",
     "similar_names",
+    "split_names",
+    "unquoted",
 ]
 
 # Keys of a metric's summary; see `observers.record.points.summaries.summarize`.
@@ -82,6 +90,11 @@ _FULL = {
     "id": "_id",
 }
 _SHORT = {full: short for short, full in _FULL.items()}
+# A name, or a part of it, between backticks.
+QUOTED = r"`(?:[^`]|``)+`"
+_WHOLLY_QUOTED = re.compile(rf"(?P<quoted>{QUOTED})(?P<rest>(?:\.[^`]+)?)")
+# Names that need no quotes, even behind the `-` of a descending order.
+_PLAIN = re.compile(r"(?!-)[^\s=<>!~,`\"']+")
 
 
 def id_of(text: str) -> int | str:
@@ -97,15 +110,40 @@ def id_of(text: str) -> int | str:
     return text if number is None or str(number) != text else number
 
 
+def quoted(name: str) -> str:
+    """Return a name as people type it, between backticks if it needs them."""
+    return name if _PLAIN.fullmatch(name) or not name else "`" + name.replace("`", "``") + "`"
+
+
+def unquoted(name: str) -> str:
+    """Return a typed name without the backticks around it or its beginning."""
+    match = _WHOLLY_QUOTED.fullmatch(name) if name.startswith("`") else None
+    return name if match is None else match["quoted"][1:-1].replace("``", "`") + match["rest"]
+
+
+def split_names(text: str) -> list[str]:
+    """Split names or expressions of metrics at the commas outside of parentheses and backticks."""
+    parts, depth, is_quoted = [""], 0, False
+    for character in text:
+        is_quoted ^= character == "`"
+        depth += 0 if is_quoted else (character == "(") - (character == ")")
+        if character == "," and depth <= 0 and not is_quoted:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
 def full_name(name: str) -> str:
     """Return the full name of a field.
 
     Args:
-        name: A short or full name, such as `lr`, `val/loss.min` or `start`.
+        name: A short or full name, such as `lr`, `val/loss.min` or `start`; it may be quoted.
 
     Returns:
-        The full name, such as `config.lr`, `summary.val/loss.min` or `start_time`.
+        The full name, such as `config.lr`, `summary.val/loss.min` or `start_time`, without quotes.
     """
+    name = unquoted(name)
     if name in _FULL:
         return _FULL[name]
     if name.partition(".")[0] in RUN_FIELDS:
@@ -145,13 +183,13 @@ def short_name(full: str) -> str:
         full: The field's full name.
 
     Returns:
-        A name whose `full_name` is `full`.
+        A name whose `full_name` is `full`, quoted if need be.
     """
     for prefix in ("config.", "summary."):
-        short = full.removeprefix(prefix)
-        if short != full and full_name(short) == full:
+        short = quoted(full.removeprefix(prefix))
+        if full.startswith(prefix) and full_name(short) == full:
             return short
-    return _SHORT.get(full, full)
+    return _SHORT.get(full) or quoted(full)
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
@@ -162,10 +200,14 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
         known: Full names to choose from.
 
     Returns:
-        Up to three short names that are spelt like `name` or end in the same part.
+        Up to three short names that are spelt like `name`, begin with it and need quotes, or end in the same part.
     """
     names = {short_name(full): full for full in sorted(known)}
     typed = short_name(full_name(name))
+    # Without quotes, a name ends at its first operator or comma.
+    cut = [other for other in names if re.match(rf"`{re.escape(typed)}[\s=<>!~,]", other)]
+    if cut:
+        return cut[:3]
     near = difflib.get_close_matches(typed, names, n=3, cutoff=0.6)
     # Next to a name that differs in one letter, one that shares only its first part is no guess.
     scores = [difflib.SequenceMatcher(None, typed, other).ratio() for other in near]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from configs.map import alternatives
 from runs.errors import FilterError
-from runs.query.conditions import Condition, Filter, signed_leaves
+from runs.query.conditions import Condition, Filter, Not, signed_leaves
 from runs.query.filters import Question, holds
 from runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
 from runs.query.patterns import is_found
@@ -16,6 +16,8 @@ from runs.stores.run import COPYING, REMOVING, Run
 
 __all__ = ["FieldNames", "require_searchable"]
 
+# Runs whose values a suggestion looks at.
+_SAMPLE = 20
 _STATUSES = frozenset((*STATUS_STYLES, COPYING, REMOVING))
 
 
@@ -81,7 +83,7 @@ class FieldNames:
         parts = name.split(".")
         for count in range(2, len(parts)):
             above = ".".join(parts[:count])
-            if parts[count].isdecimal() and self._backend.has_field(above):
+            if parts[count].isdecimal() and self._has_lists(above):
                 return f"entries of a list have no names; ask for {short_name(above)}, the whole list, as a column"
         known = {*self._backend.fields(), *COMMON_FIELDS}
         if name.startswith("tags."):
@@ -90,6 +92,10 @@ class FieldNames:
         near = similar_names(name, known)
         listing = "see those of a run: python -m runs show latest --json"
         return f"did you mean {alternatives(near)}?" if near else listing
+
+    def _has_lists(self, name: str) -> bool:
+        found = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
+        return any(isinstance(run.get(name), list) for run in found)
 
     def _check_status(self, leaf: Condition) -> None:
         """Reject a status that neither this program nor any run has, such as `failed`."""

@@ -13,7 +13,7 @@ from configs import Map
 from observers.record.identity import is_alive
 from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at, mappings_in
-from runs.query.names import full_name, is_own
+from runs.query.names import full_name, is_own, unquoted
 from runs.query.texts import suggestion
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from runs.stores.content import Content
@@ -310,13 +310,15 @@ class Run(RecordReader):
         """Return the points of a metric.
 
         Args:
-            name: The metric.
+            name: The metric; it may be quoted, see `runs.query.names`.
             num_points: Maximum number of points, extremes kept; see `runs.query.decimation`. None for all.
 
         Raises:
             StoreError: If there is no such metric.
         """
         series = self._series(name)
+        if series is None and name != unquoted(name):
+            series = self._series(unquoted(name))
         if series is None:
             hint = suggestion(name, self.metrics, f"there are: {', '.join(self.metrics) or 'none'}")
             raise StoreError(f"run {self.id} has no metric {name!r}; {hint}")

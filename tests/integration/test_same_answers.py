@@ -32,7 +32,10 @@ NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.de
 NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
 # Fields of every run: they are never rejected, nor is the order of a text there.
 FIELDS_OF_ALL_RUNS = {"result", "status", "command", "name", "note", "id", "start", "stop", "duration"}
-MISSPELT = "staus stat X xx rar deep.a.c info.m los.min loss.mim val.acc tags.bst ids".split()
+# Names that are asked for between backticks: metrics' statistics, then entries of the config.
+ODD_NAMES = ["AP@IoU=0.5.max", "recall@p>=0.9.max", "precision and recall.max", "A<B.max", "val/acc,top1.max"]
+ODD_NAMES += ["odd`s.max", "a = b", "in (1, 2)", "x, y", "-x", "`x`", "it's"]
+MISSPELT = ["staus", "stat", "X", "xx", "rar", "deep.a.c", "info.m", "los.min", "loss.mim", "ids", "tags.bst"]
 STATUSES = ["COMPLETED", "FAILED", "QUEUED", "DEAD", "INTERRUPTED"]
 MISSPELT_STATUSES = ["completed", "Completed", "COMPLTED", "failed", "", "dead", "DEADS", "3", 3, True]
 ORDERS = ("<", "<=", ">", ">=")
@@ -56,10 +59,13 @@ def made_run(chance, number):
     deep = chance.choice(
         [MISSING, None, 3, {}, {"a": value()}, {"a": {"b": value()}}, [{"a": 1, "b": 2}], [8, 9], {"0": 1}]
     )
-    config = {"x": value(), "rare": value() if chance.random() < 0.1 else MISSING, "deep": deep}
+    config = {name: value() for name in ODD_NAMES if not name.endswith(".max") and chance.random() < 0.8}
+    config |= {"x": value(), "rare": value() if chance.random() < 0.1 else MISSING, "deep": deep}
     info = {"n": value(), "deep": chance.choice([MISSING, [{"a": 1}], {"a": value()}])}
     statistic = lambda: chance.choice([0.5, 0.25, 1, math.nan, math.inf, None])  # noqa: E731
     summary = {"loss": {"min": statistic()}, "val.acc": {"max": statistic()}} if chance.random() < 0.8 else {}
+    odd = [name.removesuffix(".max") for name in ODD_NAMES if name.endswith(".max")]
+    summary |= {name: {"max": statistic()} for name in odd if chance.random() < 0.8}
     notes = {"tags": chance.choice([{}, {"best": True}]), "note": chance.choice(["", "good", "a"])}
     return [_without_missing(part) for part in (entry, config, info, summary, notes)]
 
@@ -121,7 +127,9 @@ def value_of(id, run, name):
         stop = milliseconds(entry.get("stop_time"))[1]
         stop = milliseconds(entry.get("heartbeat"))[1] if stop is None else stop
         return None if start is None or stop is None or stop < start else round(stop - start, 6)
-    if name in ("loss.min", "val.acc.max"):
+    if name in ("loss.min", "val.acc.max", *ODD_NAMES):
+        if not name.endswith(".max") and name != "loss.min":
+            return plain(config.get(name))
         metric, _, statistic = name.rpartition(".")
         return plain(summary.get(metric, {}).get(statistic))
     roots = {"info": {"info": info}, "tags": notes, "note": notes, "name": {"name": entry["experiment"]["name"]}}
@@ -215,7 +223,9 @@ def is_rejected(tree, runs, negated=False):
 def has(run, name):
     """Return whether a run has an entry of the config or the info, or a statistic."""
     _, config, info, summary, _ = run
-    if name.partition(".")[2] in ("min", "mim", "acc.max"):
+    if name in ODD_NAMES and not name.endswith(".max"):
+        return name in config
+    if name.rpartition(".")[2] in ("min", "mim", "max"):
         metric, _, statistic = name.rpartition(".")
         return statistic in summary.get(metric, {})
     found = {"info": info} if name.startswith("info.") else config
@@ -245,6 +255,7 @@ def expected(runs, tree, sort, limit):
     by_id = sorted(runs, key=lambda id: (not id.isdigit(), int(id) if id.isdigit() else 0, id))
     found = [id for id in by_id if matches(tree, id, runs[id])]
     name, descending = sort.removeprefix("-"), sort.startswith("-")
+    name = next((odd for odd in ODD_NAMES if typed(odd) == name), name)
     if name == "id":
         return (found[::-1] if descending else found)[:limit]
     groups = {"number": [], "bool": [], "text": [], "": []}
@@ -264,7 +275,7 @@ def expected(runs, tree, sort, limit):
 
 
 def condition(chance):
-    name = chance.choice(NAMES if chance.random() < 0.95 else MISSPELT)
+    name = chance.choice(chance.choices([NAMES, ODD_NAMES, MISSPELT], [75, 20, 5])[0])
     operator = chance.choice(["==", "==", "!=", "<", "<=", ">", ">=", "in", "~"])
     if operator == "~" and name not in ("start", "stop"):
         return name, operator, chance.choice(PATTERNS)
@@ -308,7 +319,7 @@ def question(chance):
         word = chance.choice(["$and", "$or", "$nor"])
         return {word: [tree(depth - 1) for _ in range(chance.randint(1, 3))]}
 
-    sort = chance.choice(["", "-"]) + chance.choice(NAMES)
+    sort = chance.choice(["", "-"]) + typed(chance.choice([*NAMES, *ODD_NAMES]))
     return tree(2), sort, chance.choice([None, None, 0, 1, 7]), chance.choice([0, 0, 1, 5])
 
 
@@ -316,7 +327,17 @@ def asked(tree):
     """Return a filter of the reference as a store takes it."""
     if isinstance(tree, dict):
         return {word: [asked(part) for part in parts] for word, parts in tree.items()}
-    return [tree]
+    if isinstance(tree, Words) or tree[0] not in ODD_NAMES:
+        return [tree]
+    name, operator, wanted = tree
+    if operator == "~" or not isinstance(wanted, list | float):
+        return f" {typed(name)} {operator} {wanted if operator == '~' else repr(wanted)}"
+    return [(typed(name), operator, wanted)]
+
+
+def typed(name):
+    """Return a name as people type it."""
+    return "`" + name.replace("`", "``") + "`" if name in ODD_NAMES else name
 
 
 def check(stores, runs, tree, sort="id", limit=None, offset=0):

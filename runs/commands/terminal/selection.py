@@ -208,4 +208,6 @@ def names_in(*texts: str) -> tuple[str, ...]:
     Args:
         texts: The values, each with several names and commas between them.
     """
-    return tuple(name.strip() for text in texts for name in text.split(",") if name.strip())
+    from runs.query.names import split_names
+
+    return tuple(name for text in texts for name in split_names(text))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from observers.record.points.points import Series
-from runs.comparison.expressions import Quantity, split_quantities
+from runs.comparison.expressions import Quantity
 from runs.errors import PlotError
 
 METRICS = ("val/loss", "train/loss", "top-1 acc", "lr")
@@ -75,7 +75,3 @@ def test_values_are_those_of_the_steps_that_all_metrics_have(monkeypatch):
     assert series.steps.tolist() == [1, 4]
     assert series.values.tolist() == [0.2, np.inf]
     assert series.times.tolist() == [2.0, 4.0]
-
-
-def test_quantities_are_split_at_their_commas():
-    assert split_quantities("a, max(b, c) - d,, `e, f` ") == ["a", "max(b, c) - d", "`e, f`"]
