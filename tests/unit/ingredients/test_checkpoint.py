@@ -9,7 +9,7 @@ from ingredients.checkpoint import config
 from ingredients.checkpoints.checkpointer import Checkpointer
 
 # What is no setting: it is given by the experiment.
-OBJECTS = ("folder", "config", "start", "resume", "record")
+OBJECTS = ("folder", "config", "start", "legacy_defaults", "resume", "record")
 
 
 def test_config_has_the_arguments_of_the_checkpointer_and_their_defaults():
