@@ -44,7 +44,7 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
 
     Args:
         value: A number of Python or NumPy, a tensor or array with one element, or any object that `float` converts. NaN
-            and infinities are numbers.
+            and infinities are numbers; a masked value is NaN.
 
     Returns:
         The number; for a tensor on a GPU, a function that fetches it later, so that nothing waits for the device.
@@ -58,7 +58,7 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
         _check_single(value, value.size)
         if getattr(value.dtype, "kind", "f") in _NO_NUMBERS:
             raise MetricError(f"got an array of {value.dtype}, expected a number")
-        value = value.item()
+        value = math.nan if _is_masked(value) else value.item()
     if isinstance(value, float | int):
         return value
     if not hasattr(type(value), "__float__"):
@@ -120,8 +120,14 @@ def _item(step: Any) -> Any:
         return step.item()
     if hasattr(step, "item") and hasattr(step, "dtype"):
         _check_single(step, step.size)
-        return step.item()
+        return math.nan if _is_masked(step) else step.item()
     return step
+
+
+def _is_masked(value: Any) -> bool:
+    """Tell whether the element of an array is masked; numpy's `item` returns what lies in its memory."""
+    mask = getattr(value, "mask", None)
+    return hasattr(mask, "all") and bool(mask.all())
 
 
 def check_countable(last: int | float) -> None:

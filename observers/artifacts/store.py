@@ -293,8 +293,9 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
-        if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch
-            return value.tolist()
+        if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch; masked ones are null
+            is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
+            return (value.astype(str) if is_time else value).tolist()
         raise TypeError(f"it holds a {type(value).__name__}")
 
     if metadata is None:

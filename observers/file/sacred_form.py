@@ -9,9 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import jsonpickle.handlers
 import numpy as np
 from sacred.serializer import flatten
 
+from observers.media.snapshots import is_missing, of_known_type, to_numpy
 from observers.record.journal import Journal
 from observers.record.json_text import MAX_NOTED_LEVELS
 from observers.record.object_names import named
@@ -35,8 +37,9 @@ def plain(value: Any, odd: dict[str, str] | None = None, *, num_levels: int = MA
     """Return a value as JSON holds it; a plain value stays the same, so converting it twice does no harm.
 
     Scalars of NumPy, and tensors and arrays without dimensions, become numbers; tuples become lists; classes, functions
-    and paths become text. A value that contains itself becomes `{"py/id": LEVEL}` there. Sacred's serializer converts
-    everything else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text.
+    and paths become text. Masked values, and pandas' NA and NaT, become null; of a sparse tensor, indices and values
+    are kept. A value that contains itself becomes `{"py/id": LEVEL}` there. Sacred's serializer converts everything
+    else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text.
 
     Args:
         value: Any value.
@@ -90,7 +93,7 @@ class _Form:
             return self._text(as_text(value), f"{type(error).__name__}: {as_text(error)}")
 
     def _leaf_or_opened(self, value: Any) -> Any:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or value is None:
             return value
         if isinstance(value, str):
             return hide_passwords(str.__str__(value))
@@ -99,6 +102,9 @@ class _Form:
         if isinstance(value, float):
             return float.__float__(value)
         if not isinstance(value, Mapping | list | tuple):
+            simple = _simplified(value)
+            if simple is not value:
+                return self._leaf_or_opened(simple)
             found = named(value)
             value = hide_passwords(found) if isinstance(found, str) else _serialized(value)
             if not isinstance(value, dict | list):
@@ -142,22 +148,102 @@ class _Form:
 
 
 def _serialized(value: Any) -> Any:
-    """Convert a scalar array or tensor to a number, and anything else with Sacred's serializer."""
-    torch = sys.modules.get("torch")
-    try:
-        if torch is not None and isinstance(value, torch.Tensor):
-            value = value.detach().cpu()
-            value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-        if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
-            for kinds, number in (("b", bool), ("iu", int), ("f", float)):
-                if value.dtype.kind in kinds:
-                    return number(value)
-        if isinstance(value, np.ndarray):
-            value = np.array(value)  # a copy: the serializer does not know subclasses and views
-    except Exception:
-        return hide_passwords(as_text(value))  # a tensor without a NumPy form, such as a sparse one
-    found = flatten(value)
+    """Convert a scalar of NumPy to a number, and anything else with Sacred's serializer."""
+    if isinstance(value, np.generic):
+        for kinds, number in (("b", bool), ("iu", int), ("f", float)):
+            if value.dtype.kind in kinds:
+                return number(value)
+    # A copy of an array, because the serializer does not know subclasses and views.
+    found = flatten(np.array(value) if isinstance(value, np.ndarray) else value)
     return hide_passwords(found) if isinstance(found, str) else found
+
+
+# ---------------------------------------------------------------------- arrays, tensors and tables
+
+
+def _simplified(value: Any) -> Any:
+    """Return an array, tensor or table as one that the serializer keeps whole; any other value stays the same.
+
+    The serializer ignores masks, cannot restore objects and structures without dimensions, and drops the texts and
+    time zones of a pandas Series.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_tensor(torch, value.detach().cpu())
+    if is_missing(value):
+        return None
+    if isinstance(value, np.ndarray | np.generic):
+        return _of_array(value)
+    pandas = sys.modules.get("pandas")
+    return value if pandas is None else _of_table(pandas, value)
+
+
+def _of_tensor(torch: Any, tensor: Any) -> Any:
+    if hasattr(tensor, "get_mask"):  # of torch.masked
+        return np.ma.array(tensor.get_data().numpy(), mask=~tensor.get_mask().numpy())
+    if tensor.is_nested:
+        return list(tensor.unbind())
+    if tensor.layout != torch.strided:
+        entries = tensor.to_sparse_coo().coalesce()
+        return {"shape": list(tensor.shape), "indices": entries.indices(), "values": entries.values()}
+    return to_numpy(tensor)
+
+
+def _of_array(array: Any) -> Any:
+    if array.dtype.names is not None and array.ndim == 0:
+        return dict(zip(array.dtype.names, array.tolist(), strict=True))
+    if isinstance(array, np.ma.MaskedArray):
+        return _unmasked(array)
+    if isinstance(array, np.ndarray) and array.ndim == 0:
+        return array[()]
+    if isinstance(array, np.ndarray) and array.dtype.type is np.longdouble:
+        return array.astype(np.float64)
+    if array.dtype.kind == "T":  # texts of any length
+        return array.astype(object)
+    return of_known_type(array)
+
+
+def _unmasked(array: np.ma.MaskedArray) -> np.ndarray:
+    """Return a masked array as one with None, or NaT, in place of the masked values."""
+    if array.dtype.names is None and not np.ma.getmaskarray(array).any():
+        return np.array(array.data)
+    if array.dtype.kind in "mM":
+        return array.filled(np.array("NaT", array.dtype))
+    filled = np.empty(array.shape, object)
+    for number, item in enumerate(array.reshape(-1).tolist()):
+        filled.reshape(-1)[number] = item  # one by one: a structure is a tuple
+    return filled
+
+
+def _of_table(pandas: Any, value: Any) -> Any:
+    if isinstance(value, pandas.api.extensions.ExtensionArray):
+        value = pandas.Series(value)
+        return _with_null(value).to_numpy() if _is_odd(value.dtype) else value.to_numpy()
+    if isinstance(value, pandas.Series) and _is_odd(value.dtype):
+        return _with_null(value)
+    if isinstance(value, pandas.DataFrame) and any(map(_is_odd, value.dtypes)):
+        return _with_null(value)
+    return value
+
+
+def _is_odd(dtype: Any) -> bool:
+    """Tell whether values of a type of pandas may be lost; numbers without NA, and objects without null, are kept."""
+    return not isinstance(dtype, np.dtype) or dtype.kind not in "biufcO"
+
+
+def _with_null(table: Any) -> Any:
+    return table.astype(object).where(table.notna(), None)
+
+
+class _MaskedHandler(jsonpickle.handlers.BaseHandler):
+    """Serializes masked arrays inside other objects."""
+
+    def flatten(self, obj: np.ma.MaskedArray, data: dict[str, Any]) -> Any:
+        return None if is_missing(obj) else self.context.flatten(_unmasked(obj), reset=False)
+
+
+for _kind in (np.ma.MaskedArray, type(np.ma.masked)):
+    jsonpickle.handlers.register(_kind, _MaskedHandler)
 
 
 class OddEntries:

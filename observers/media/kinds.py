@@ -72,7 +72,8 @@ class Image(Media):
     Args:
         array: An array or a tensor: (H, W) or (H, W, C) or (C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA). Where both
             ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, or floats
-            from 0 to 1. Or an image of Pillow.
+            from 0 to 1. Or an image of Pillow, where 65535 is white in the modes of 16 bits, and the modes I and F are
+            taken as arrays.
         caption: Text below it.
 
     Raises:
@@ -83,8 +84,8 @@ class Image(Media):
     kind = "image"
 
     def __init__(self, array: Any, caption: str | None = None) -> None:
-        if hasattr(array, "convert") and getattr(array, "mode", "RGB") not in ("L", "RGB", "RGBA"):
-            array = array.convert("RGBA")  # such as Pillow's images with a palette
+        if hasattr(array, "convert"):
+            array = _pixels_of(array)
         self._snapshot = snapshot(array, "Image")
         self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
@@ -105,6 +106,18 @@ class Image(Media):
         height, width, channels = pixels.shape
         meta = self._described(**cut_off(values), width=width, height=height, channels=channels)
         return Content(png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
+
+
+def _pixels_of(image: Any) -> Any:
+    """Return an image of Pillow as one of 8 bits, or as an array of its values, which are checked as any array."""
+    mode = getattr(image, "mode", "RGB")
+    if mode in ("L", "RGB", "RGBA"):
+        return image
+    if mode.startswith("I;16"):  # `convert` would cut them off at 255
+        return np.asarray(image) / np.float64(2**16 - 1)
+    if mode in ("I", "F"):  # no mode says how bright a value is
+        return np.asarray(image)
+    return (image.convert("LA") if mode == "La" else image).convert("RGBA")
 
 
 class Figure(Media):
@@ -144,7 +157,7 @@ class Figure(Media):
 
 
 class Histogram(Media):
-    """A histogram of values of any shape; NaN and infinities are counted separately.
+    """A histogram of values of any shape; NaN and infinities are counted separately, masked values are left out.
 
         _run.log_media("weights/first", Histogram(network[0].weight), step)
 
@@ -161,6 +174,8 @@ class Histogram(Media):
     def __init__(self, values: Any, bins: int = 64) -> None:
         if not isinstance(bins, int) or bins < 1:
             raise MediaError(f"Histogram: got bins={bins!r}, expected an int of at least 1; see from_counts for edges")
+        if isinstance(values, np.ma.MaskedArray):
+            values = values.compressed()
         self._snapshot = snapshot(values, "Histogram")
         if not are_numbers(self._snapshot.dtype):
             raise MediaError(f"Histogram: got values of type {self._snapshot.dtype}, expected numbers")

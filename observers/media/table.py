@@ -11,7 +11,7 @@ from typing import Any
 
 from observers.errors import MediaError
 from observers.media.kinds import Image, Media, are_numbers, snapshot
-from observers.media.snapshots import Snapshot
+from observers.media.snapshots import Snapshot, is_missing
 from observers.record.media_files import Content
 from observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
 
@@ -27,7 +27,8 @@ class Table(Media):
 
     Args:
         columns: Names of the columns, without duplicates.
-        rows: Rows with a cell for each column: a number, a text, None, or an `Image`.
+        rows: Rows with a cell for each column: a number, a text, None, or an `Image`. A masked value is None, as
+            are pandas' NA and NaT.
 
     Raises:
         MediaError: If a row has another length, or a cell holds something else.
@@ -53,6 +54,8 @@ class Table(Media):
     def _cell(self, cell: Any, number: int, place: int) -> Any:
         if cell is None or isinstance(cell, str | bool | int | float | Image):
             return cell
+        if is_missing(cell):
+            return None
         if getattr(cell, "shape", None) == ():
             cell = snapshot(cell, "Table")
             if are_numbers(cell.dtype):

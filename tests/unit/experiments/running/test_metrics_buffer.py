@@ -224,3 +224,11 @@ def test_value_of_another_device_is_fetched_later_and_keeps_its_place(buffer, mo
     assert buffer.position() == {"x": [3, 2]}
     assert logged(buffer) == {"x": [(0, 1.5), (1, 2.5), (2, 3.5)]}
     assert fetched
+
+
+def test_masked_values_are_nan_and_masked_steps_are_refused(buffer):
+    for value in (np.ma.masked, np.ma.array([7.0], mask=[True]), np.ma.array(7, mask=False)):
+        buffer.log_scalar_metric("x", value)
+    np.testing.assert_equal(logged(buffer), {"x": [(0, math.nan), (1, math.nan), (2, 7.0)]})
+    with pytest.raises(MetricError, match="got the step nan"):
+        buffer.log_scalar_metric("x", 1.0, np.ma.array(3, mask=True))

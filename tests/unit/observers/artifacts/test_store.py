@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -542,3 +543,13 @@ def test_kill_at_every_step_leaves_a_whole_version_or_none(tmp_path, request):
         assert store.resolve("data").made_by in ("ab", "cd")
     assert counts == sorted(counts)
     assert set(counts) == {0, 1}
+
+
+def test_metadata_of_arrays_have_null_for_masked_values_and_texts_for_times(store, tmp_path):
+    metadata = {
+        "a": np.ma.array([1, 2], mask=[0, 1]),
+        "b": np.array(["2020-01-02"], "datetime64[ns]"),
+        "c": np.ma.masked,
+    }
+    version = store.log("data", write_files(tmp_path / "in", {"a": b"1"}), metadata=metadata)
+    assert version.metadata == {"a": [1, None], "b": ["2020-01-02T00:00:00.000000000"], "c": None}

@@ -1,10 +1,14 @@
 import collections
+import dataclasses
 import enum
 import json
+from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 import torch
+from sacred.serializer import restore
 
 from observers.file.sacred_form import plain
 from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper, parse_json
@@ -61,8 +65,87 @@ def test_values_are_json_and_the_same_when_taken_twice(value, expected):
     assert json.dumps(plain(found)) == json.dumps(expected)
 
 
-def test_tensor_that_numpy_does_not_know_is_text():
-    assert plain([torch.eye(2).to_sparse()])[0].startswith("tensor(indices=")
+def array_form(dtype, values):
+    return {"py/object": "numpy.ndarray", "dtype": dtype, "values": values}
+
+
+PAIRS = [("a", int), ("b", float)]
+HALF_MASKED = np.ma.array([1.5, -7e300], mask=[False, True])
+
+
+@dataclasses.dataclass
+class Holder:
+    inner: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.ma.masked, None),
+        (np.ma.array(3.0, mask=True), None),
+        (np.ma.array(3.0, mask=False), 3.0),
+        (HALF_MASKED, array_form("object", [1.5, None])),
+        (np.ma.array([1, 2]), array_form("int64", [1, 2])),
+        (np.ma.array([[1, 2]], mask=[[True, False]]), array_form("object", [[None, 2]])),
+        (np.ma.array(["a", "b"], mask=[True, False]), array_form("object", [None, "b"])),
+        (np.ma.array(["2020-01-01"] * 2, "datetime64[ns]", mask=[0, 1]), array_form("datetime64[ns]", [ANY, None])),
+        (
+            np.ma.array([(1, 2.0)], PAIRS, mask=[(False, True)]),
+            array_form("object", [{"py/tuple": [1, None]}]),
+        ),
+        (np.ma.array([(1, 2.0)], PAIRS, mask=[(False, True)])[0], {"a": 1, "b": None}),
+        (np.array([(1, 2.0)], PAIRS)[0], {"a": 1, "b": 2.0}),
+        ({"x": [HALF_MASKED]}, {"x": [array_form("object", [1.5, None])]}),
+        (Holder(HALF_MASKED), {"py/object": f"{__name__}.Holder", "inner": array_form("object", [1.5, None])}),
+        (np.array([np.ma.masked, 1], object), array_form("object", [None, 1])),
+        (np.array({"a": np.float32(0.5)}, object), {"a": 0.5}),
+        (np.array([0.5], np.longdouble), array_form("float64", [0.5])),
+        (np.array([0.5], np.float16), array_form("float16", [0.5])),
+        (torch.tensor([0.5], dtype=torch.bfloat16), array_form("float32", [0.5])),
+        (torch.tensor([0.5]).to(torch.float8_e5m2), array_form("float32", [0.5])),
+        (torch.tensor([1 + 2j]).conj().imag, array_form("float32", [-2.0])),
+        (
+            torch.tensor([[0.0, 0.5]]).to_sparse(),
+            {"shape": [1, 2], "indices": array_form("int64", [[0], [1]]), "values": array_form("float32", [0.5])},
+        ),
+    ],
+    ids=str,
+)
+def test_arrays_keep_their_values_and_no_masked_one(value, expected):
+    assert json.loads(json.dumps(plain(value))) == expected
+
+
+def restored(value):
+    return restore(json.loads(json.dumps(plain(value))))
+
+
+def test_tables_of_pandas_keep_texts_times_and_missing_values():
+    import pandas
+
+    berlin = pandas.to_datetime(["2020-01-01", None]).tz_localize("Europe/Berlin")
+    columns = {
+        "text": pandas.Series(["a", None]),
+        "string": pandas.Series(["a", None], dtype="string"),
+        "int": pandas.Series([1, None], dtype="Int64"),
+        "bool": pandas.Series([True, None], dtype="boolean"),
+        "category": pandas.Series(["a", None], dtype="category"),
+        "time": pandas.Series(berlin),
+        "naive": pandas.Series(pandas.to_datetime(["2020-01-01", None])),
+        "duration": pandas.Series(pandas.to_timedelta(["1h", None])),
+    }
+    frame = restored(pandas.DataFrame(columns))
+    for name, column in columns.items():
+        for found in (restored(column).tolist(), restored(column.array).tolist(), frame[name].tolist()):
+            assert found[0] == column.iloc[0], name
+            assert pandas.isna(found[1]), name
+    assert plain([pandas.NA, pandas.NaT]) == [None, None]
+    assert restored(pandas.DataFrame({"x": [1, 2]})).x.tolist() == [1, 2]
+
+
+def test_tensor_without_values_is_text_and_noted():
+    odd: dict = {}
+    assert plain({"x": torch.empty(2, device="meta")}, odd)["x"].startswith("tensor(...")
+    assert list(odd) == ["x"]
 
 
 class Unlisted(dict):

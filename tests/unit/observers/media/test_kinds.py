@@ -62,6 +62,42 @@ def test_image_of_bools_palettes_and_lists_is_taken():
     assert Image([[0.0]], "caption").encode().meta["caption"] == "caption"
 
 
+@pytest.mark.parametrize(
+    ("mode", "value", "expected"),
+    [
+        ("1", 1, [255, 255, 255, 255]),
+        ("L", 7, 7),
+        ("LA", (9, 128), [9, 9, 9, 128]),
+        ("La", (64, 128), [127, 127, 127, 128]),
+        ("RGB", (10, 20, 30), [10, 20, 30]),
+        ("RGBA", (10, 20, 30, 40), [10, 20, 30, 40]),
+        ("RGBX", (10, 20, 30, 40), [10, 20, 30, 255]),
+        ("RGBa", (10, 20, 30, 128), [19, 39, 59, 128]),
+        ("CMYK", (255, 0, 0, 0), [0, 255, 255, 255]),
+        ("YCbCr", (255, 128, 128), [255, 255, 255, 255]),
+        ("HSV", (85, 255, 255), [0, 255, 0, 255]),
+        ("LAB", (255, 128, 128), [255, 255, 255, 255]),
+        ("I;16", 65535, 255),
+        ("I;16", 1000, 4),
+        ("I;16L", 32896, 128),
+        ("I;16B", 32896, 128),
+        ("I;16N", 257, 1),
+        ("F", 0.5, 128),
+    ],
+)
+def test_image_of_pillow_shows_the_values_of_its_mode(mode, value, expected):
+    image = PIL.Image.new(mode, (3, 2), value)
+    shown = pixels(Image(image).encode())
+    assert shown.shape[:2] == (2, 3)
+    np.testing.assert_allclose(shown[1, 2].astype(int), expected, atol=3 if mode == "LAB" else 0)
+
+
+@pytest.mark.parametrize(("mode", "message"), [("I", "type int32, expected uint8"), ("F", "floats from 1000 to 1000")])
+def test_image_of_pillow_without_a_range_is_refused(mode, message):
+    with pytest.raises(MediaError, match=message):
+        Image(PIL.Image.new(mode, (3, 2), 1000))
+
+
 def test_caption_is_the_text_when_it_was_given():
     words = ["one"]
     image = Image([[0.0]], words)
@@ -82,6 +118,9 @@ def test_caption_is_the_text_when_it_was_given():
         (torch.full((2, 2), 255.0), "floats from 255 to 255"),
         ([[0.0], [0.0, 1.0]], "got a list that is no array"),
         ("cat.png", "type str"),
+        (np.ma.array([[0.5, 1e9]], mask=[[0, 1]]), r"some values are masked; fill them, such as by x.filled\(0\)"),
+        ([np.ma.array([0, 7], np.uint8, mask=[0, 1])], "some values are masked"),
+        (np.ma.array([[0.0, 7.0]]), "floats from 0 to 7"),
     ],
 )
 def test_image_that_cannot_be_shown_is_refused_at_once(array, message):
@@ -162,6 +201,18 @@ def test_histogram_of_any_floats_holds_each_between_rising_edges(values, bins):
         assert made["edges"][-1] >= max(finite) == made["max"]
         assert math.isfinite(made["mean"])
     json.dumps(made, allow_nan=False)
+
+
+def test_histogram_leaves_out_masked_values():
+    counted = json.loads(Histogram(np.ma.array([1, 2, 10**9], mask=[0, 0, 1])).encode().data)
+    assert (counted["num"], counted["max"]) == (2, 2.0)
+
+
+def test_table_shows_missing_cells_as_none(tmp_path):
+    import pandas
+
+    row = [np.ma.masked, np.ma.array(3.0, mask=True), pandas.NA, pandas.NaT, np.ma.array(2)]
+    assert json.loads(Table("abcde", [row]).encode().data)["rows"] == [[None, None, None, None, 2]]
 
 
 def test_histogram_from_counts_is_kept():
