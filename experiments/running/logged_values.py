@@ -126,7 +126,7 @@ def _item(step: Any) -> Any:
 
 def _is_masked(value: Any) -> bool:
     """Tell whether the element of an array is masked; numpy's `item` returns what lies in its memory."""
-    mask = getattr(value, "mask", None)
+    mask: Any = getattr(value, "mask", None)
     return hasattr(mask, "all") and bool(mask.all())
 
 
