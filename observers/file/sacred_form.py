@@ -208,7 +208,7 @@ def _unmasked(array: np.ma.MaskedArray) -> np.ndarray:
     if array.dtype.names is None and not np.ma.getmaskarray(array).any():
         return np.array(array.data)
     if array.dtype.kind in "mM":
-        return array.filled(np.array("NaT", array.dtype)[()])
+        return array.filled(array.dtype.type("NaT"))
     filled = np.empty(array.shape, object)
     for number, item in enumerate(array.reshape(-1).tolist()):
         filled.reshape(-1)[number] = item  # one by one: a structure is a tuple
