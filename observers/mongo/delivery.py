@@ -9,6 +9,7 @@ already has. Resending something changes nothing:
 * contents of files are stored once, under an id made from their SHA-256 (`observers.mongo.contents`);
 * values too large or too deep for a document are files, with a stand-in in their place (`observers.mongo.documents`).
 
+A run counts as delivered once the database has confirmed all of it (`observers.mongo.concerns`).
 `observers.mongo.layout` has the names of the collections.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 from collections.abc import Mapping
@@ -23,10 +25,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from observers.mongo.artifacts import ArtifactDelivery
+from observers.mongo.concerns import PATIENCE_S, confirmed, lacks_majority_reads
 from observers.mongo.contents import Contents, Shipment
 from observers.mongo.document_delivery import DocumentDelivery, is_running
 from observers.mongo.layout import Collections, Document, make_run_indexes
@@ -73,6 +77,7 @@ class Delivery:
         wanted_id: The `_id` to use if it is free.
         collection: The name of the collection of runs; empty for the usual one.
         with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
+        patience_s: Seconds that the servers may take to confirm everything.
 
     Attributes:
         folder: As passed; see `follow`.
@@ -96,11 +101,13 @@ class Delivery:
         collection: str = "",
         *,
         with_checkpoints: bool = False,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.with_checkpoints = with_checkpoints
         self.folder = Path(folder)
         self.base = Path(base)
-        self.collections = Collections(database, prefix, collection)
+        self._database, self._patience_s = database, patience_s
+        self.collections = Collections(database, prefix, collection).sent
         self.artifacts = ArtifactDelivery(self.base, self.collections)
         self.run_id: Any = None
         self.was_removed = self.was_started = False
@@ -115,8 +122,8 @@ class Delivery:
     def advance(self, *, last: bool = False) -> None:
         """Deliver what is new in the folder.
 
-        Once no process writes to the folder and everything is sent, the database is asked for all of it. The next call
-        resends what the database has lost.
+        Once no process writes to the folder and everything is sent, the database is asked to confirm it, and then for
+        all of it. The next call resends what the database has lost.
 
         Args:
             last: Whether no process will write to the folder any more, whatever its status says.
@@ -139,7 +146,7 @@ class Delivery:
         parts.media.send()
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         parts.document.send(run, parts.points.counts, self.artifacts.listed(run), last=last)
-        if (last or not is_running(run)) and self._is_sent():
+        if (last or not is_running(run)) and self.is_sent:
             self._verify(parts, run)
 
     # ------------------------------------------------------------------ the run in the database
@@ -217,7 +224,9 @@ class Delivery:
     # ------------------------------------------------------------------ what the database has lost
 
     def _verify(self, parts: _Parts, run: Mapping[str, Any]) -> None:
-        """Ask the database for everything that was sent; the next `advance` resends what it has lost."""
+        """Have all that was sent confirmed, and ask for it; the next `advance` resends what the database has lost."""
+        key = {"_id": self.run_id, "uid": run["uid"]}
+        self._confirmed_runs.update_one(key, {"$set": key})
         lost = self._find_lost(run, parts.document.sent)
         if lost.parts:
             self._start_again(lost)
@@ -226,8 +235,20 @@ class Delivery:
         if not is_running(run):
             self._write_marker(parts, run)
 
+    @functools.cached_property
+    def _confirmed_runs(self) -> Collection[Document]:
+        """The collection of runs, in which even a write that changes nothing waits until everything before it lasts."""
+        name = self.collections.runs.name
+        return confirmed(self._database, name, self._patience_s)[name]
+
     def _find_lost(self, run: Mapping[str, Any], sent: Mapping[str, Any]) -> Lost:
-        return find_lost(self.folder, self.collections, run, self.run_id, sent, self._contents.stored)
+        where = run, self.run_id, sent, self._contents.stored
+        try:
+            return find_lost(self.folder, self.collections.committed, *where)
+        except OperationFailure as error:
+            if not lacks_majority_reads(error):
+                raise
+            return find_lost(self.folder, self.collections, *where)
 
     def _start_again(self, lost: Lost) -> None:
         """Forget what was sent, so that it is sent again; that changes nothing that is there."""
@@ -245,9 +266,11 @@ class Delivery:
     @property
     def is_complete(self) -> bool:
         """True if everything in the folder is in the database, according to the database."""
-        return self.was_started or (self._is_verified and self._is_sent())
+        return self.was_started or (self._is_verified and self.is_sent)
 
-    def _is_sent(self) -> bool:
+    @property
+    def is_sent(self) -> bool:
+        """True if everything in the folder was sent."""
         run = read_json(self.folder / RUN)
         return (
             run is not None

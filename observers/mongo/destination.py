@@ -25,6 +25,7 @@ __all__ = [
     "explain",
     "is_logged_out",
     "is_refusal",
+    "is_unconfirmed",
     "parse_mongo_option",
     "read_destination",
 ]
@@ -126,6 +127,10 @@ def explain(error: Exception) -> str:
     from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
     text = redact(str(error))
+    if is_unconfirmed(error):
+        return "too few members of the replica set confirm what they receive in time (no majority)"
+    if "No primary available" in text or 'selector "Primary()"' in text:
+        return "the replica set has no primary"
     if isinstance(error, OperationFailure) or _has_failed_login(text):
         return _explain_refusal(getattr(error, "code", None), text)
     if isinstance(error, ConfigurationError):
@@ -155,6 +160,19 @@ def is_refusal(error: Exception) -> bool:
     if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
         return getattr(error, "code", 18) in (13, 18)
     return isinstance(error, ConfigurationError) or explain(error).startswith("TLS fails")
+
+
+def is_unconfirmed(error: Exception) -> bool:
+    """Tell whether a write was made, but too few members of the replica set confirmed it in time; it may be lost.
+
+    Args:
+        error: As for `explain`.
+    """
+    from pymongo.errors import BulkWriteError, WTimeoutError
+
+    return isinstance(error, WTimeoutError) or (
+        isinstance(error, BulkWriteError) and bool((error.details or {}).get("writeConcernErrors"))
+    )
 
 
 def is_logged_out(error: Exception) -> bool:

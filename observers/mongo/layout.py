@@ -19,6 +19,7 @@ Omniboard read them.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from observers.errors import DestinationError
+from observers.mongo.concerns import committed, confirmed, sent
 
 __all__ = [
     "Collections",
@@ -97,6 +99,21 @@ class Collections:
         self.views: Collection[Document] = database[f"{start}views"]
         self.files: Collection[Document] = database.fs.files
         self.file_chunks: Collection[Document] = database.fs.chunks
+
+    @functools.cached_property
+    def sent(self) -> Collections:
+        """The same for the data of a run, of which nothing depends on one write; see `observers.mongo.concerns`."""
+        return Collections(sent(self.database), self.prefix, self.collection)
+
+    @functools.cached_property
+    def confirmed(self) -> Collections:
+        """The same for changes that must last; asks the server at the first use."""
+        return Collections(confirmed(self.database, self.runs.name), self.prefix, self.collection)
+
+    @functools.cached_property
+    def committed(self) -> Collections:
+        """The same for reading what cannot be rolled back."""
+        return Collections(committed(self.database), self.prefix, self.collection)
 
 
 def check_collection(name: str) -> str:

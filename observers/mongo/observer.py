@@ -34,7 +34,7 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, as_run_id, explain
 from observers.mongo.fetch import fetch
 from observers.mongo.layout import Collections, Document, check_collection
-from observers.mongo.shipper import Shipper
+from observers.mongo.shipper import LAST_ATTEMPT_S, Shipper
 from observers.mongo.spool import SpoolingObserver
 
 __all__ = ["MongoObserver"]
@@ -178,6 +178,7 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
             delivery = Delivery(
                 *(recording.folder, recording.base, self._database(), *where),
                 with_checkpoints=bool(self.destination.checkpoints),
+                patience_s=LAST_ATTEMPT_S,
             )
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
             return delivery

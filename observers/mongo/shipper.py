@@ -17,12 +17,14 @@ from observers.mongo.points import len_points
 from observers.record.safe_paths import shown_path
 from observers.record.schema import RUN
 
-__all__ = ["Shipper"]
+__all__ = ["LAST_ATTEMPT_S", "Shipper"]
 
 _log = logging.getLogger(__name__)
 
 # Between deliveries, and at most after failed ones.
 _INTERVAL_S, _LONGEST_WAIT_S = 1.0, 10.0
+# How long an attempt in progress may outlast the bound of the end: as long as the time-out of a confirmation.
+LAST_ATTEMPT_S = 3.0
 
 
 class Shipper(threading.Thread):
@@ -87,7 +89,7 @@ class Shipper(threading.Thread):
             return False
         self._refused, self.has_delivered = False, True
         if self._troubles:
-            _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
+            _log.warning("MongoDB at %s: back, and all up to now is sent", self.label)
             self._troubles.clear()
         return True
 
@@ -122,15 +124,14 @@ class Shipper(threading.Thread):
         """Deliver the rest, and stop.
 
         Args:
-            bound_s: The longest time to wait, in seconds. An attempt in progress may take 3 more.
+            bound_s: The longest time to wait, in seconds. An attempt in progress may take `LAST_ATTEMPT_S` more.
 
         Returns:
             Whether everything is delivered.
         """
         self._deadline = time.monotonic() + bound_s
         self._stopping.set()
-        # An attempt in progress may outlast the bound by the client's own time-out.
-        self.join(bound_s + 3.0)
+        self.join(bound_s + LAST_ATTEMPT_S)
         return not self.is_alive() and self.is_complete
 
     def report_rest(self, folder: Path, sync_folder: Path) -> None:
@@ -150,6 +151,12 @@ class Shipper(threading.Thread):
         elif not (folder / RUN).exists():
             _log.error(
                 "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted", self.label, shown
+            )
+        elif self.delivery is not None and self.delivery.is_sent:
+            _log.error(
+                "MongoDB at %s: this run is sent, but not confirmed, so it can still be lost there; it is kept in %s; "
+                "deliver it with: python -m runs sync %s",
+                *(self.label, shown, shown_path(sync_folder)),
             )
         else:
             _log.error(

@@ -22,6 +22,7 @@ from observers.mongo.destination import (
     database_in,
     explain,
     is_refusal,
+    is_unconfirmed,
     read_destination,
 )
 from observers.record.identity import is_alive, last_beat, read_lease, true_status
@@ -154,7 +155,7 @@ class _Server:
         try:
             yield self._client[destination.db_name]
         except PyMongoError as error:
-            if isinstance(error, ConnectionFailure) or is_refusal(error):
+            if isinstance(error, ConnectionFailure) or is_refusal(error) or is_unconfirmed(error):
                 self._trouble = explain(error)
             raise _undelivered(destination, explain(error)) from error
 
@@ -238,7 +239,9 @@ def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncRes
                 *(folder, folder.parent, database, destination.prefix, wanted, destination.collection),
                 with_checkpoints=bool(destination.checkpoints),
             )
-            outcome = "up to date" if delivery.was_completed() else _advance(delivery)
+            # A spool is removed, so it is confirmed again.
+            is_noted = folder.name != SPOOLED and delivery.was_completed()
+            outcome = "up to date" if is_noted else _advance(delivery)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error
     return SyncResult(folder, outcome, delivery.run_id, destination.label)
@@ -335,7 +338,7 @@ def _reap_database(url: str) -> Iterator[Reaped]:
         for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
             if _is_dead(run, run["lease"]):
                 change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
-                mongo.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
+                mongo.confirmed.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
                 yield Reaped(run["_id"], run.get("uid", ""))
 
 

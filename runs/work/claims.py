@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import replacing, write_once
 from observers.record.identity import is_alive, lease
@@ -26,6 +26,9 @@ from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from runs.errors import StoreError, naming_os_errors
 from runs.query.flattening import mappings_in
+
+if TYPE_CHECKING:
+    from observers.mongo.layout import Collections
 
 __all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
 
@@ -193,18 +196,18 @@ class RunClaims(Claims):
     """Claims in the document of a queued run: the first attempt is the first entry of its list `claims`.
 
     Args:
-        runs: The collection of runs.
+        collections: The collections of the database.
         uid: The run's uid.
         where: Name of the database in messages.
         is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
     """
 
-    def __init__(self, runs: Any, uid: str, where: str, *, is_begun: bool = False) -> None:
-        self._runs, self._uid, self._where, self._is_begun = runs, uid, where, is_begun
+    def __init__(self, collections: Collections, uid: str, where: str, *, is_begun: bool = False) -> None:
+        self._collections, self._uid, self._where, self._is_begun = collections, uid, where, is_begun
 
     def listed(self) -> list[Claim]:
         with asking(self._where):
-            document = self._runs.find_one({"uid": self._uid}, {"claims": 1})
+            document = self._collections.sent.runs.find_one({"uid": self._uid}, {"claims": 1})
         if document is None:
             raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: python -m runs sync")
         entries = enumerate(mappings_in(document.get("claims")), 1)
@@ -215,18 +218,18 @@ class RunClaims(Claims):
         condition |= {"claims": {"$size": attempt - 1}} if attempt > 1 else {"claims.0": {"$exists": False}}
         change = {"$push": {"claims": _own_lease()}}
         with asking(self._where):
-            return bool(self._runs.update_one(condition, change).modified_count)
+            return bool(self._collections.confirmed.runs.update_one(condition, change).modified_count)
 
     def release(self, attempt: int) -> None:
         condition = {"uid": self._uid, "claims": {"$size": attempt}}
         with asking(self._where):
-            self._runs.update_one(condition, {"$pop": {"claims": 1}})
+            self._collections.confirmed.runs.update_one(condition, {"$pop": {"claims": 1}})
 
     def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
         name = f"claims.{attempt - 1}"
         condition, change = {"uid": self._uid, name: {"$exists": True}}, {"$set": {f"{name}.process": dict(process)}}
         with asking(self._where):
-            self._runs.update_one(condition, change)
+            self._collections.confirmed.runs.update_one(condition, change)
 
 
 @contextlib.contextmanager

@@ -28,19 +28,19 @@ __all__ = ["QueueEntries", "QueueEntry"]
 
 @dataclasses.dataclass(frozen=True)
 class QueueEntry:
-    """A run of a queue that no process has begun, or that was cut off. At least one of `folder` and `runs` is given.
+    """A run of a queue that no process has begun, or that was cut off; in a folder, a database, or both.
 
     Attributes:
         uid: The run's uid.
         folder: The folder that it is recorded in; None if it has none on this machine.
-        runs: The collection of the database that it is delivered to; None if it is delivered to none.
+        collections: Those of the database that it is delivered to; None if it is delivered to none.
         where: Name of the database in messages.
         destination: The database, if the queue is in it.
     """
 
     uid: str
     folder: Path | None = None
-    runs: Any = None
+    collections: Collections | None = None
     where: str = ""
     destination: Destination | None = None
 
@@ -50,8 +50,8 @@ class QueueEntry:
         Args:
             is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
         """
-        if self.runs is not None:
-            return RunClaims(self.runs, self.uid, self.where, is_begun=is_begun)
+        if self.collections is not None:
+            return RunClaims(self.collections, self.uid, self.where, is_begun=is_begun)
         assert self.folder is not None
         return FolderClaims(self.folder / CLAIMS)
 
@@ -96,10 +96,11 @@ class QueueEntry:
         if self.folder is not None:
             as_text = {} if stopped is None else {"stop_time": stopped.isoformat()}
             _change_folder(self.folder, before, entries | as_text)
-        if self.runs is not None:
+        if self.collections is not None:
             as_time = {} if stopped is None else {"stop_time": stopped}
             with asking(self.where):
-                self.runs.update_one({"uid": self.uid, "status": before}, {"$set": entries | as_time})
+                runs = self.collections.confirmed.runs
+                runs.update_one({"uid": self.uid, "status": before}, {"$set": entries | as_time})
 
 
 class QueueEntries:
@@ -111,12 +112,12 @@ class QueueEntries:
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         self._options = list(options)
-        self._clients: dict[Destination, Any] = {}
+        self._databases: dict[Destination, Collections] = {}
 
     def close(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            client.close()
+        for collections in self._databases.values():
+            collections.database.client.close()
 
     def of(self, run: Run, original: Run | None) -> QueueEntry:
         """Return where a run is written down.
@@ -132,18 +133,17 @@ class QueueEntries:
             raise LaunchError("it was queued by stock Sacred; start it by hand")
         folder = None if original is None else original.folder
         if isinstance(run, MongoRun):
-            return QueueEntry(run.uid, folder, run.mongo.runs, run.mongo.where, run.mongo.destination)
+            return QueueEntry(run.uid, folder, run.mongo.collections, run.mongo.where, run.mongo.destination)
         if folder is None:
             raise LaunchError("its folder is gone")
         destination = read_destination(folder)
         if destination is None:
             return QueueEntry(run.uid, folder)
         destination = self._with_password(destination)
-        if destination not in self._clients:
-            self._clients[destination] = destination.connect()
-        database = self._clients[destination][destination.db_name]
-        collections = Collections(database, destination.prefix, destination.collection)
-        return QueueEntry(run.uid, folder, collections.runs, destination.label)
+        if destination not in self._databases:
+            database = destination.connect()[destination.db_name]
+            self._databases[destination] = Collections(database, destination.prefix, destination.collection)
+        return QueueEntry(run.uid, folder, self._databases[destination], destination.label)
 
     def _with_password(self, destination: Destination) -> Destination:
         """Return a database with the URL that was given as `-m URL`, which may have its password."""

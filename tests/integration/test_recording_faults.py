@@ -3,7 +3,8 @@
     python -m pytest -m nightly -n 0 tests/integration/test_recording_faults.py
 
 A row is the fault, the store, points logged, kept, told as lost, and the status told. Nothing may be lost without a
-word. A further fault is one more entry of `FAULTS`, or of `DELIVERY_FAULTS` if it is one of the server.
+word. A further fault is one more entry of `FAULTS`, of `DELIVERY_FAULTS` if it is one of the server, or of `SET_FAULTS`
+if it is one of a replica set.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import shutil
 import signal
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from observers import ArtifactError, FileObserver, MongoObserver
 from observers.mongo.points import POINTS_PER_DOCUMENT
 from runs.stores.opening import open_store
 from runs.transfer.syncing import reap, sync
+from tests.replica_sets import ReplicaSet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -312,28 +314,28 @@ HALF = 25_000
 
 
 class Course:
-    """A run in this process that meets a fault in its middle, with a server of its own.
+    """A run in this process that meets a fault in its middle, with a server or a replica set of its own.
 
     Attributes:
         folder: Where it records.
-        server, url: The server.
+        server, url: The server or replica set, and the database there.
         database: The run's database there.
         run: The run, while it runs.
         also: What else to tell of it.
     """
 
-    def __init__(self, folder, server, wait_for):
-        self.folder, self.server, self.url, self.wait_for = folder, server, f"{server.url}/lab", wait_for
+    def __init__(self, folder, server, url, wait_for):
+        self.folder, self.server, self.url, self.wait_for = folder, server, url, wait_for
         self.run, self.also, self.is_away = None, "", False
-
-        self.client = pymongo.MongoClient(server.url)
+        self.observer = MongoObserver(url, "lab", failure_dir=folder / "runs" / "_spool")
+        self.client = pymongo.MongoClient(url)
         self.database = self.client.lab
 
     def record(self, fault, *, with_folder):
         ex = Experiment("recorded", system_metrics_s=None)
         if with_folder:
             ex.observers.append(FileObserver(self.folder / "runs"))
-        ex.observers.append(MongoObserver(self.server.url, "lab", failure_dir=self.folder / "runs" / "_spool"))
+        ex.observers.append(self.observer)
 
         @ex.main
         def main(_run):
@@ -345,13 +347,24 @@ class Course:
 
         ex.run(options={"--capture": "sys", "--loglevel": "ERROR"})
 
-    def is_delivered(self):
+    def is_delivered(self, num_points=HALF):
         beyond = self.database.metrics_chunks.aggregate([{"$group": {"_id": None, "count": {"$sum": "$count"}}}])
-        return sum(row["count"] for row in beyond) == HALF - POINTS_PER_DOCUMENT
+        return sum(row["count"] for row in beyond) == num_points - POINTS_PER_DOCUMENT
 
     def log(self, start):
         for step in range(start, start + HALF):
             self.run.log_scalar("loss", step / 7, step)
+
+    def sync(self):
+        """Deliver what is not delivered yet."""
+        for result in sync(self.folder / "runs", self.url):
+            self.also = "by sync" if result.outcome == "delivered" else self.also
+
+    def read(self):
+        """Return steps and status of the run in the database."""
+        with open_store(self.url) as store:
+            [run] = store.find(f"uid={self.run.meta_info['uid']}")
+            return run.metric("loss").steps.tolist(), run.status
 
     def restart_empty(self):
         self.server.kill()
@@ -397,6 +410,17 @@ def print_much(course):
         print("x" * 1023)
 
 
+def kill_at_the_end(course):
+    close_spool = course.observer._close_spool
+
+    def kill(*, remove):
+        course.server.kill()
+        close_spool(remove=remove)
+        course.server.start()
+
+    course.observer._close_spool = kill
+
+
 def stay_away(course):
     course.server.kill()
     course.is_away = True
@@ -413,6 +437,7 @@ DELIVERY_FAULTS = {
     "server killed": lambda course: (course.server.kill(), course.server.start()),
     "server restarted empty": Course.restart_empty,
     "server away to the end, sync": stay_away,
+    "server killed as the run ends": kill_at_the_end,
     "FIFO as an artifact": add_fifo,
     "artifact added twice": add_twice,
     "10,000 names": log_many_names,
@@ -424,14 +449,15 @@ DELIVERY_FAULTS = {
 @pytest.mark.parametrize("fault", DELIVERY_FAULTS)
 def test_delivery_loses_nothing(request, tmp_path, mongod, wait_for, table, fault, with_folder):
     mongod.start()
-    course = Course(tmp_path, mongod, wait_for)
+    course = Course(tmp_path, mongod, f"{mongod.url}/lab", wait_for)
     request.addfinalizer(course.client.close)
     course.record(DELIVERY_FAULTS[fault], with_folder=with_folder)
     if course.is_away:
         mongod.start()
+    if course.observer.place is not None:
+        assert course.read() == (list(range(2 * HALF)), "COMPLETED")
     # Also what takes longer than the end of a run waits.
-    for result in sync(tmp_path / "runs"):
-        course.also = "by sync" if result.outcome == "delivered" else course.also
+    course.sync()
     run_id = course.database.runs.find_one({"uid": course.run.meta_info["uid"]})["_id"]
     with open_store(course.url) as store:
         run = store.get(run_id)
@@ -446,3 +472,103 @@ def test_delivery_loses_nothing(request, tmp_path, mongod, wait_for, table, faul
     assert (kept, len(series), status) == (2 * HALF, 2 * HALF, "COMPLETED")
     spool = tmp_path / "runs" / "_spool"
     assert not spool.exists() or list(spool.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- of a replica set
+
+
+def suspend_primary(course):
+    course.server.suspend(0)
+    course.server.primary([1, 2])
+
+
+def roll_back(course):
+    """Let the set elect a member that lacks the latest points, in the middle of the run."""
+    course.server.kill(1)
+    course.log(2 * HALF)
+    course.wait_for(lambda: course.is_delivered(2 * HALF), "the points at the primary")
+    course.server.elect(1, instead_of=0)
+
+
+def lock_secondaries(course):
+    course.server.lock(1)
+    course.server.lock(2)
+
+
+def elect_locked(course):
+    course.server.kill(0)
+    course.server.unlock(1)
+    course.server.unlock(2)
+    course.server.primary([1, 2])
+    course.server.start(0)
+    course.server.catch_up(0)
+
+
+def sync_to_one(course):
+    course.server.start(0)
+    course.server.primary([0])
+    [result] = sync(course.folder / "runs", course.url)
+    assert result.outcome == "failed"
+    course.server.elect(1, instead_of=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SetFault:
+    """A fault of a replica set.
+
+    Attributes:
+        in_the_middle: What happens in the middle of the run.
+        after: What happens when it has ended.
+        arbiter: Whether one of the three members holds no data.
+        options: Options of the URL.
+        delivered: Whether the run is delivered when it has ended.
+        parts: How often half of the points are logged.
+    """
+
+    in_the_middle: Callable[[Course], object]
+    after: Callable[[Course], object] = lambda course: None
+    arbiter: bool = False
+    options: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    delivered: bool | None = None
+    parts: int = 2
+
+
+SET_FAULTS = {
+    "primary stepped down": SetFault(lambda course: course.server.step_down(0)),
+    "primary killed": SetFault(lambda course: course.server.kill(0), lambda course: course.server.start(0)),
+    "primary suspended": SetFault(suspend_primary, lambda course: course.server.resume(0)),
+    "rollback in the middle": SetFault(roll_back, arbiter=True, parts=3),
+    "rollback, arbiter": SetFault(
+        lambda course: course.server.kill(1),
+        lambda course: course.server.elect(1, instead_of=0),
+        arbiter=True,
+        delivered=False,
+    ),
+    "rollback, w=1": SetFault(lock_secondaries, elect_locked, options={"w": 1}, delivered=False),
+    "rollback of a synced spool": SetFault(
+        lambda course: course.server.kill(0, 1), sync_to_one, arbiter=True, delivered=False
+    ),
+}
+
+
+@pytest.mark.parametrize("with_folder", [True, False], ids=["both", "mongo"])
+@pytest.mark.parametrize("name", SET_FAULTS)
+def test_replica_set_loses_nothing(request, tmp_path, wait_for, table, name, with_folder):
+    fault = SET_FAULTS[name]
+    num_points = fault.parts * HALF
+    with ReplicaSet(tmp_path / "set", arbiter=fault.arbiter) as members:
+        course = Course(tmp_path, members, members.url(**fault.options), wait_for)
+        request.addfinalizer(course.client.close)
+        course.record(fault.in_the_middle, with_folder=with_folder)
+        is_delivered = course.observer.place is not None
+        assert is_delivered == fault.delivered or fault.delivered is None
+        fault.after(course)
+        members.primary()
+        if is_delivered:
+            assert sorted(course.read()[0]) == sorted([*range(num_points)])
+        course.sync()
+        steps, status = course.read()
+        also = f" ({course.also})" if course.also else ""
+        table.append(Row(name, "both: MongoDB" if with_folder else "MongoDB", num_points, len(steps), 0, status + also))
+        assert (len(steps), status) == (num_points, "COMPLETED")
+    assert list((tmp_path / "runs").glob("_spool/*")) == []

@@ -15,6 +15,7 @@ import pymongo
 import pytest
 
 from observers.mongo.destination import Destination
+from observers.mongo.layout import Collections
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.journals import file_storage
@@ -44,7 +45,7 @@ def opened(place):
         yield file_storage(Path(place))
         return
     with pymongo.MongoClient(place) as client:
-        yield MongoStorage(client.get_default_database().sweep_trials, "s", Outages("db"))
+        yield MongoStorage(Collections(client.get_default_database()), "s", Outages("db"))
 
 
 def trials_in(place):
@@ -164,7 +165,7 @@ class LosesAnswers(Outages):
 
 
 def storage_in(database, name="s", outages=Outages):
-    return MongoStorage(database.sweep_trials, name, outages("db"))
+    return MongoStorage(Collections(database), name, outages("db"))
 
 
 def objective(trial):

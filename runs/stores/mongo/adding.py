@@ -61,7 +61,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
         _deliver(delivery, mongo)
         notes = read_json_if_whole(staged.folder / NOTES)
         if notes:
-            mongo.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
+            mongo.confirmed.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
         # The true status comes last: now the run is whole.
         path.write_text(json.dumps(record))
         _deliver(delivery, mongo)

@@ -279,8 +279,9 @@ class MongoBackend(Backend):
     # ------------------------------------------------------------------ changing
 
     def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        key, runs = _key_of(run), self.mongo.runs
+        key = _key_of(run)
         with self.mongo.errors():
+            runs = self.mongo.confirmed.runs
             for _ in range(_MOST_TRIES):
                 known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
                 if known is None:
@@ -316,9 +317,9 @@ class MongoBackend(Backend):
             return [plain(document) for document in self.mongo.collections.views.find({}, {"_id": 0})]
 
     def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
-        views = self.mongo.collections.views
         for _ in range(_MOST_TRIES):
             with self.mongo.errors():
+                views = self.mongo.confirmed.views
                 now = views.find_one({"_id": key})
                 check(now and {name: value for name, value in now.items() if name != "_id"})
                 if document is None:

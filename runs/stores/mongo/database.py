@@ -35,7 +35,7 @@ class MongoDatabase:
         where: The URL without credentials, with the prefix.
         database: The database.
         collections: All its collections.
-        runs, metrics, chunks, media: Some of them.
+        runs, metrics, chunks, media: Some of them, for reading.
         raw_metrics: `metrics` as bytes; see `runs.stores.mongo.bson_arrays`.
         fs: The files.
 
@@ -62,6 +62,11 @@ class MongoDatabase:
         self.raw_metrics = self.metrics.with_options(CodecOptions(document_class=RawBSONDocument))
         self.chunks, self.media = self.collections.chunks, self.collections.media
         self.fs = gridfs.GridFS(self.database)
+
+    @property
+    def confirmed(self) -> Collections:
+        """The collections for changes, which return when a majority of the servers has them on the disk."""
+        return self.collections.confirmed
 
     def _find_collections(self, prefix: str) -> Collections:
         """Return the collections of a prefix; if they have no runs, the collection of that name and `metrics`."""

@@ -35,7 +35,7 @@ class MessageNotes:
         free = {"_id": key, "$or": [{name: {"$exists": False}}, *_is_free(name)]}
         with self._mongo.errors():
             change = {"$set": {name: datetime.now(UTC).isoformat()}}
-            return bool(self._mongo.runs.update_one(free, change).modified_count)
+            return bool(self._mongo.confirmed.runs.update_one(free, change).modified_count)
 
     def note(self, key: Any, event: str, *, is_sent: bool) -> None:
         """Note the outcome of a message that the caller claimed.
@@ -46,7 +46,7 @@ class MessageNotes:
             is_sent: Whether a receiver took it.
         """
         with self._mongo.errors():
-            self._mongo.runs.update_one({"_id": key}, {"$set": {_name(event): SENT if is_sent else _UNSENT}})
+            self._mongo.confirmed.runs.update_one({"_id": key}, {"$set": {_name(event): SENT if is_sent else _UNSENT}})
 
     def is_unsent(self, key: Any, event: str) -> bool:
         """Tell whether a message was tried, and no receiver took it or its sender is gone.

@@ -43,10 +43,11 @@ class Remover:
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self.mongo = mongo
-        self.database = mongo.database
-        self.runs, self.metrics, self.chunks = mongo.runs, mongo.metrics, mongo.chunks
-        self.media, self.removed = mongo.media, mongo.collections.removed
-        self.files, self.pieces = mongo.collections.files, mongo.collections.file_chunks
+        # What decides about a run is confirmed; if the rest is lost, the next removal makes up for it.
+        sent, self.runs, self.removed = mongo.collections.sent, mongo.confirmed.runs, mongo.confirmed.removed
+        self.database = sent.database
+        self.metrics, self.chunks, self.media = sent.metrics, sent.chunks, sent.media
+        self.files, self.pieces = sent.files, sent.file_chunks
 
     def remove(self, key: Any) -> None:
         """Remove a run's document and everything that only the run uses; a second call finishes a killed removal.

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymongo import ReturnDocument
-from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 
 from observers.mongo.destination import Destination
@@ -16,7 +15,7 @@ from observers.record.identity import lease
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.study.home import BEAT_S, Home
-from runs.sweeps.study.outages import Outages, lasting
+from runs.sweeps.study.outages import Outages
 from runs.work.claims import Claim, Claims
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ class MongoHome(Home):
             self._client = destination.connect(serverSelectionTimeoutMS=_ANSWER_MS, connectTimeoutMS=_ANSWER_MS)
         except PyMongoError as error:
             raise self._outages.error(error) from error
-        self._parts = Collections(self._client[destination.db_name], destination.prefix, destination.collection)
+        database = self._client[destination.db_name]
+        self._parts = Collections(database, destination.prefix, destination.collection).sent
         self._storage: MongoStorage | None = None
 
     def ids(self) -> list[str]:
@@ -58,13 +58,14 @@ class MongoHome(Home):
         return self._outages.ask(lambda: sorted(map(str, self._parts.sweeps.distinct("_id"))))
 
     def create(self, definition: Definition) -> bool:
-        is_new = self._outages.insert(self._parts.sweeps, {"_id": self.id, **definition.document()})
+        is_new = self._outages.insert(lambda: self._parts.confirmed.sweeps, {"_id": self.id, **definition.document()})
         if is_new:
             self._outages.ask(lambda: self._parts.sweep_claims.create_index([("sweep", 1), ("trial", 1)]))
         return is_new
 
     def replace(self, definition: Definition) -> None:
-        self._outages.ask(lambda: self._parts.sweeps.update_one({"_id": self.id}, {"$set": definition.document()}))
+        change = {"$set": definition.document()}
+        self._outages.ask(lambda: self._parts.confirmed.sweeps.update_one({"_id": self.id}, change))
 
     def definition(self) -> Definition:
         document = self._outages.ask(lambda: self._parts.sweeps.find_one({"_id": self.id}))
@@ -76,7 +77,7 @@ class MongoHome(Home):
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
         from runs.sweeps.study.mongo_storage import MongoStorage, convert_journal, journal_storage
 
-        storage = MongoStorage(self._parts.sweep_trials, self.id, self._outages)
+        storage = MongoStorage(self._parts, self.id, self._outages)
         if not storage.get_all_studies():
             journal = journal_storage(self._parts.sweep_journal, self.id, self._outages)
             if journal is not None and is_read_only:
@@ -97,6 +98,7 @@ class MongoHome(Home):
         below = {"$expr": {"$lt": [{"$ifNull": ["$next", 0]}, limit]}}
 
         def count() -> Document | None:
+            # Not confirmed: of two agents that count the same point, after a rollback, one claims it.
             return self._parts.sweeps.find_one_and_update(
                 {"_id": self.id, **below},
                 [{"$set": {"next": following}}],
@@ -108,7 +110,7 @@ class MongoHome(Home):
         return None if counted is None else int(counted["next"]) - 1
 
     def claims(self, number: int, agent: str = "") -> Claims:
-        return _PointClaims(self._parts.sweep_claims, self._outages, self.id, number, agent)
+        return _PointClaims(self._parts, self._outages, self.id, number, agent)
 
     def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
         wanted = {"sweep": self.id, "trial": {"$in": list(numbers)}}
@@ -135,7 +137,8 @@ class MongoHome(Home):
         self._outages.hurry()
 
     def stop(self, wanted: bool = True) -> None:
-        self._outages.ask(lambda: self._parts.sweeps.update_one({"_id": self.id}, {"$set": {"stopped": wanted}}))
+        change = {"$set": {"stopped": wanted}}
+        self._outages.ask(lambda: self._parts.confirmed.sweeps.update_one({"_id": self.id}, change))
 
     @property
     def is_stopped(self) -> bool:
@@ -151,8 +154,8 @@ class MongoHome(Home):
 class _PointClaims(Claims):
     """The claims on a point of a sweep: a document for each, named by sweep, point and attempt."""
 
-    def __init__(self, documents: Collection[Document], outages: Outages, sweep: str, number: int, agent: str) -> None:
-        self._documents, self._outages = lasting(documents), outages
+    def __init__(self, parts: Collections, outages: Outages, sweep: str, number: int, agent: str) -> None:
+        self._parts, self._documents, self._outages = parts, parts.sweep_claims, outages
         self._sweep, self._number, self._agent = sweep, number, agent
 
     def listed(self) -> list[Claim]:
@@ -163,18 +166,18 @@ class _PointClaims(Claims):
 
     def add(self, attempt: int) -> bool:
         names = {"sweep": self._sweep, "trial": self._number, "attempt": attempt, "agent": self._agent}
-        if self._outages.insert(self._documents, {"_id": self._id(attempt), **names}):
+        if self._outages.insert(lambda: self._parts.confirmed.sweep_claims, {"_id": self._id(attempt), **names}):
             return True
         # An insert that was sent again, because its answer was lost, is this agent's all the same.
         entry = self._outages.ask(lambda: self._documents.find_one({"_id": self._id(attempt)}))
         return entry is not None and entry["agent"] == self._agent
 
     def release(self, attempt: int) -> None:
-        self._outages.ask(lambda: self._documents.delete_one({"_id": self._id(attempt)}))
+        self._outages.ask(lambda: self._parts.confirmed.sweep_claims.delete_one({"_id": self._id(attempt)}))
 
     def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
         change = {"$set": {"lease": dict(process)}}
-        self._outages.ask(lambda: self._documents.update_one({"_id": self._id(attempt)}, change))
+        self._outages.ask(lambda: self._parts.confirmed.sweep_claims.update_one({"_id": self._id(attempt)}, change))
 
     def _id(self, attempt: int) -> str:
         return f"{self._sweep}/{self._number}/{attempt}"

@@ -26,7 +26,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pymongo import ReturnDocument
 from pymongo.collection import Collection
 
-from runs.sweeps.study.outages import Outages, lasting
+from observers.mongo.layout import Collections
+from runs.sweeps.study.outages import Outages
 
 __all__ = ["POINT", "MongoStorage", "convert_journal", "journal_storage"]
 
@@ -46,19 +47,23 @@ class MongoStorage(BaseStorage):
     a name counts. A finished trial is never changed.
 
     Args:
-        collection: Where the documents are; it may hold many studies.
+        collections: Where the documents are: in `sweep_trials`, which may hold many studies.
         name: Name of the study.
         outages: Asks the database.
     """
 
-    def __init__(self, collection: Collection[dict[str, Any]], name: str, outages: Outages) -> None:
-        self._documents = lasting(collection)
+    def __init__(self, collections: Collections, name: str, outages: Outages) -> None:
+        self._collections, self._documents = collections, collections.sweep_trials
         self._name = name
         self._outages = outages
         self._trials: dict[int, FrozenTrial] = {}
         self._numbers: list[int] = []  # of the trials, in order
         self._unfinished: set[int] = set()
         self._read_at = -math.inf
+
+    def _confirmed(self) -> Collection[dict[str, Any]]:
+        """Return the collection for writes, which others rely on; to be called in questions, as it asks the server."""
+        return self._collections.confirmed.sweep_trials
 
     def expire(self) -> None:
         """Ask the database at the next reading, however recently it was asked."""
@@ -70,13 +75,13 @@ class MongoStorage(BaseStorage):
         if study_name != self._name:
             raise ValueError(f"got the study {study_name!r}, expected {self._name!r}: a storage holds one study")
         study = {"_id": self._name, "directions": [one.name for one in directions]}
-        if not self._outages.insert(self._documents, study):
+        if not self._outages.insert(self._confirmed, study):
             raise DuplicatedStudyError(f"the study {self._name!r} exists already")
         self._outages.ask(lambda: self._documents.create_index([("study", 1), ("state", 1)]))
         return _STUDY_ID
 
     def delete_study(self, study_id: int) -> None:
-        self._outages.ask(lambda: self._documents.delete_many({"$or": [{"_id": self._name}, self._of_trials()]}))
+        self._outages.ask(lambda: self._confirmed().delete_many({"$or": [{"_id": self._name}, self._of_trials()]}))
         self._trials, self._numbers, self._unfinished = {}, [], set()
 
     def _study(self) -> dict[str, Any]:
@@ -96,7 +101,7 @@ class MongoStorage(BaseStorage):
         others = {"$filter": {"input": {"$ifNull": [f"${kind}", []]}, "cond": {"$ne": [{"$first": "$$this"}, key]}}}
         entry = [{"$literal": key}, {"$literal": json.dumps(value)}]
         change = [{"$set": {kind: {"$concatArrays": [others, [entry]]}}}]
-        self._outages.ask(lambda: self._documents.update_one({"_id": self._name}, change))
+        self._outages.ask(lambda: self._confirmed().update_one({"_id": self._name}, change))
 
     def get_study_id_from_name(self, study_name: str) -> int:
         if study_name != self._name:
@@ -137,7 +142,7 @@ class MongoStorage(BaseStorage):
                 return chosen
 
     def _insert(self, document: dict[str, Any]) -> bool:
-        if is_new := self._outages.insert(self._documents, document):
+        if is_new := self._outages.insert(self._confirmed, document):
             self._keep(document)
         return is_new
 
@@ -180,7 +185,9 @@ class MongoStorage(BaseStorage):
         """
         wanted = {"_id": self._id(trial_id), "state": {"$in": list(states)}}
         after = ReturnDocument.AFTER
-        changed = self._outages.ask(lambda: self._documents.find_one_and_update(wanted, change, return_document=after))
+        changed = self._outages.ask(
+            lambda: self._confirmed().find_one_and_update(wanted, change, return_document=after)
+        )
         if changed is not None:
             self._keep(changed)
             return True

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pymongo import WriteConcern
 from pymongo.collection import Collection
 from pymongo.errors import ConnectionFailure, DuplicateKeyError, PyMongoError
 
-from observers.mongo.destination import explain
+from observers.mongo.destination import explain, is_unconfirmed
 from runs.errors import StoreError
 
-__all__ = ["Outages", "lasting"]
+__all__ = ["Outages"]
 
 _log = logging.getLogger(__name__)
 
@@ -24,17 +23,8 @@ _FIRST_ANSWER_S = 60.0
 _SLOW = ("timed out", "No servers found yet")
 
 
-def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]]:
-    """Return a collection whose writes are on the disk when they are acknowledged, so that no kill takes them back.
-
-    What others have read or relied on, such as an entry of a journal or a claim, must not be written again.
-    """
-    concern = WriteConcern(**{**collection.write_concern.document, "j": True})
-    return collection.with_options(write_concern=concern)
-
-
 class Outages:
-    """Asks a database, again and again while it cannot be reached.
+    """Asks a database, again and again while it cannot be reached, or no majority of its servers confirms a write.
 
     One that has never answered is not waited for: its address is wrong, or its server was not started. It has some
     seconds only if it accepts connections, or seems to, as a server does that hundreds of agents ask at once.
@@ -63,16 +53,15 @@ class Outages:
         while True:
             try:
                 answer = question()
-            except ConnectionFailure as error:
+            except PyMongoError as error:
                 may_be_slow = any(sign in str(error) for sign in _SLOW) and time.monotonic() < patience
-                if self._is_hurried or not (self._has_answered or may_be_slow):
+                is_slow = isinstance(error, ConnectionFailure) and (self._has_answered or may_be_slow)
+                if self._is_hurried or not (is_slow or is_unconfirmed(error)):
                     raise self.error(error) from error
                 if not is_away:
-                    _log.warning("MongoDB at %s cannot be reached; waiting for it", self._place)
+                    _log.warning("MongoDB at %s: %s; waiting for it", self._place, explain(error))
                 is_away = True
                 time.sleep(_RETRY_S)
-            except PyMongoError as error:
-                raise self.error(error) from error
             else:
                 self._has_answered = True
                 if is_away:
@@ -80,11 +69,11 @@ class Outages:
                     _log.warning("MongoDB at %s is back", self._place)
                 return answer
 
-    def insert(self, collection: Collection[dict[str, Any]], document: dict[str, Any]) -> bool:
-        """Insert a document, acknowledged once it is on the disk of the server.
+    def insert(self, collection: Callable[[], Collection[dict[str, Any]]], document: dict[str, Any]) -> bool:
+        """Insert a document.
 
         Args:
-            collection: The collection.
+            collection: Returns the collection, which confirms writes.
             document: The document, with its `_id`.
 
         Returns:
@@ -96,8 +85,10 @@ class Outages:
 
         def insert() -> bool:
             try:
-                lasting(collection).insert_one(document)
+                collection().insert_one(document)
             except DuplicateKeyError:
+                key = {"_id": document["_id"]}
+                collection().update_one(key, {"$set": key})  # changes nothing, and confirms the first try
                 return False
             return True
 

@@ -1,0 +1,161 @@
+"""A run is delivered once the server has it in its journal, and a replica set at a majority; not before."""
+
+from __future__ import annotations
+
+import pymongo
+import pytest
+from pymongo import ReadPreference
+from pymongo.errors import BulkWriteError, OperationFailure, WTimeoutError
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
+from observers.mongo.destination import explain
+from runs import open_store
+from runs.errors import ServerError
+from runs.sweeps.study import outages
+from runs.sweeps.study.outages import Outages
+from runs.transfer.syncing import sync
+from tests.replica_sets import ReplicaSet
+
+NUM_POINTS = 500
+
+
+def record(*observers):
+    """Record a run, and return it with whether each observer says that it is delivered."""
+    ex = Experiment("recorded", system_metrics_s=None)
+    ex.observers.extend(observers)
+
+    @ex.main
+    def main(_run):
+        for step in range(NUM_POINTS):
+            _run.log_scalar("loss", step / 7, step)
+
+    return ex.run(options={"--capture": "sys", "--loglevel": "ERROR"})
+
+
+def assert_whole(url):
+    """Check that the database has one run, with all points."""
+    with open_store(url) as store:
+        [run] = store.find()
+        assert (run.status, len(run.metric("loss"))) == ("COMPLETED", NUM_POINTS)
+
+
+# ---------------------------------------------------------------------- what is asked of the server
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", {"w": 1, "wtimeout": 10_000}),
+        ("w=0", {"w": 1, "wtimeout": 10_000}),
+        ("w=1&journal=true", {"w": 1, "wtimeout": 10_000, "j": True}),
+        ("w=3&wtimeoutMS=500", {"w": 3, "wtimeout": 500}),
+        ("readConcernLevel=majority&readPreference=secondary", {"w": 1, "wtimeout": 10_000}),
+    ],
+)
+def test_data_of_a_run_are_acknowledged_whatever_the_url_says(options, expected):
+    with pymongo.MongoClient(f"mongodb://localhost/lab?{options}", connect=False) as client:
+        database = sent(client.lab)
+        assert database.write_concern.document == expected
+        assert (database.read_concern.level, database.read_preference) == ("local", ReadPreference.PRIMARY)
+        assert committed(client.lab).read_concern.level == "majority"
+
+
+@pytest.mark.parametrize("options", ["", "w=0", "w=1&journal=false", "wtimeoutMS=500"])
+def test_confirmed_writes_wait_for_the_journal_of_a_majority(journaled_mongo_url, options):
+    bound_ms = 500 if "wtimeout" in options else 10_000
+    with pymongo.MongoClient(f"{journaled_mongo_url}/?{options}") as client:
+        concern = confirmed(client.lab, "runs").write_concern
+        assert concern.document == {"w": "majority", "wtimeout": bound_ms, "j": True}
+
+
+def test_server_without_a_journal_is_asked_for_what_it_has(mongo_url, database):
+    if database.client.server_info()["versionArray"][0] > 6:
+        pytest.skip("each server has a journal since MongoDB 6.1")
+    in_memory = confirmed(database, "runs")
+    assert in_memory.write_concern.document == {"w": "majority", "wtimeout": 10_000, "fsync": True}
+    in_memory.runs.insert_one({"_id": 1})
+    with pytest.raises(OperationFailure) as raised:
+        committed(database).runs.find_one()
+    assert lacks_majority_reads(raised.value)
+
+
+@pytest.mark.slow
+def test_server_on_a_disk_without_a_journal_is_confirmed_by_its_files(mongod):
+    mongod.options = ["--nojournal"]
+    try:
+        mongod.start()
+    except ServerError:
+        pytest.skip("each server has a journal since MongoDB 6.1")
+    with pymongo.MongoClient(mongod.url) as client:
+        sent(client.lab).metrics.insert_one({"_id": 1})
+        confirmed(client.lab, "runs").runs.update_one({"_id": 1}, {"$set": {"_id": 1}})
+        mongod.kill()
+        mongod.start()
+        assert client.lab.metrics.find_one() == {"_id": 1}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [WTimeoutError("waiting for replication timed out", 64), BulkWriteError({"writeConcernErrors": [{"code": 64}]})],
+)
+def test_outage_of_a_majority_is_explained(error):
+    assert explain(error) == "too few members of the replica set confirm what they receive in time (no majority)"
+
+
+def test_sweep_waits_for_a_majority(monkeypatch, caplog):
+    monkeypatch.setattr(outages, "_RETRY_S", 0.0)
+    answers = iter([WTimeoutError("late", 64), WTimeoutError("late", 64), None])
+
+    def question():
+        if (answer := next(answers)) is not None:
+            raise answer
+        return "answer"
+
+    assert Outages("db").ask(question) == "answer"
+    assert caplog.text.count("(no majority); waiting for it") == 1
+
+
+# ---------------------------------------------------------------------- a server is killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_folder", [False, True], ids=["spool", "both"])
+def test_server_killed_as_the_run_ends_has_what_was_reported_as_delivered(tmp_path, mongod, monkeypatch, with_folder):
+    mongod.start()
+    close_spool = MongoObserver._close_spool
+
+    def kill_server(self, *, remove):
+        mongod.kill()
+        close_spool(self, remove=remove)
+
+    monkeypatch.setattr(MongoObserver, "_close_spool", kill_server)
+    observer = MongoObserver(mongod.url, "lab", failure_dir=tmp_path / "spool")
+    record(*([FileObserver(tmp_path / "runs")] if with_folder else []), observer)
+    assert observer.place is not None
+    assert list((tmp_path / "spool").glob("*")) == []
+    mongod.start()
+    assert_whole(f"{mongod.url}/lab")
+
+
+# ---------------------------------------------------------------------- a primary that is lost
+
+
+@pytest.mark.slow
+def test_run_that_no_majority_has_stays_in_its_spool_until_one_has(tmp_path, caplog):
+    with ReplicaSet(tmp_path / "set", arbiter=True) as members:
+        members.kill(1)
+        observer = MongoObserver(members.url(), "lab", failure_dir=tmp_path / "spool", drain_s=1)
+        record(observer)
+        assert observer.place is None
+        assert "this run is sent, but not confirmed, so it can still be lost there" in caplog.text
+        [result] = sync(tmp_path / "spool", members.url(wtimeoutMS=500))
+        assert (result.outcome, "(no majority); nothing is lost" in result.error) == ("failed", True)
+        members.elect(1, instead_of=0)
+        assert members.ask(1, lambda client: client.lab.runs.count_documents({})) == 0
+        [result] = sync(tmp_path / "spool", members.url())
+        assert result.outcome == "delivered"
+        assert list((tmp_path / "spool").glob("*")) == []
+        members.elect(0, instead_of=1)
+        assert_whole(members.url())
