@@ -103,7 +103,7 @@ class ReplicaSet:
             found.extend(number for number in among if self._is("isWritablePrimary", number))
             return bool(found)
 
-        _until(is_found, "a primary")
+        until(is_found, "a primary")
         return found[0]
 
     def catch_up(self, number: int) -> None:
@@ -111,7 +111,7 @@ class ReplicaSet:
 
         A member that is killed earlier would have to copy everything again before it can be elected.
         """
-        _until(lambda: self._is("secondary", number), f"member {number}")
+        until(lambda: self._is("secondary", number), f"member {number}")
 
         def write(client: pymongo.MongoClient) -> Any:
             writes = client.lab.get_collection("caught_up", write_concern=WriteConcern("majority", j=True))
@@ -125,7 +125,7 @@ class ReplicaSet:
                 return True
             return False
 
-        _until(is_saved, f"a checkpoint of member {number}")
+        until(is_saved, f"a checkpoint of member {number}")
 
     def _is(self, state: str, number: int) -> bool:
         if self.members[number].pid is None or number in self._suspended:
@@ -159,7 +159,8 @@ class ReplicaSet:
         self.kill(0, 1, 2)
 
 
-def _until(condition: Callable[[], bool], what: str, bound_s: float = 60.0) -> None:
+def until(condition: Callable[[], object], what: str, bound_s: float = 60.0) -> None:
+    """Wait until a condition holds."""
     deadline = time.monotonic() + bound_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {bound_s} s in vain for {what}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
 import pymongo
 import pytest
 from pymongo import ReadPreference
@@ -10,13 +13,14 @@ from pymongo.errors import BulkWriteError, OperationFailure, WTimeoutError
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
-from observers.mongo.destination import explain
+from observers.mongo.destination import Destination, explain
 from runs import open_store
-from runs.errors import ServerError
+from runs.errors import ServerError, StoreError
 from runs.sweeps.study import outages
+from runs.sweeps.study.mongo_home import MongoHome
 from runs.sweeps.study.outages import Outages
 from runs.transfer.syncing import sync
-from tests.replica_sets import ReplicaSet
+from tests.replica_sets import ReplicaSet, until
 
 NUM_POINTS = 500
 
@@ -159,3 +163,36 @@ def test_run_that_no_majority_has_stays_in_its_spool_until_one_has(tmp_path, cap
         assert list((tmp_path / "spool").glob("*")) == []
         members.elect(0, instead_of=1)
         assert_whole(members.url())
+
+
+@pytest.mark.nightly
+def test_tag_that_no_majority_has_is_reported_and_claims_wait_for_one(tmp_path):
+    with ReplicaSet(tmp_path / "set", arbiter=True) as members, ThreadPoolExecutor(1) as pool:
+        record(MongoObserver(members.url(), "lab", failure_dir=tmp_path / "spool"))
+        members.catch_up(1)
+        members.kill(1)
+        url = members.url(wtimeoutMS=500)
+        with open_store(url) as store, pytest.raises(StoreError, match=r"\(no majority\)"):
+            store.tag(store.get(1), "good")
+        with contextlib.closing(MongoHome(Destination(url, "lab"), "s")) as home:
+            claim = pool.submit(home.claims(0, "agent").add, 1)
+            until(lambda: members.ask(0, lambda client: client.lab.sweep_claims.count_documents({})), "the claim")
+            assert not claim.done()
+            members.elect(1, instead_of=0)
+            assert claim.result(60)
+        members.elect(0, instead_of=1)
+        assert members.ask(0, lambda client: client.lab.sweep_claims.count_documents({})) == 1
+
+
+@pytest.mark.nightly
+def test_tags_are_added_to_those_of_the_primary(tmp_path):
+    with ReplicaSet(tmp_path / "set") as members:
+        record(MongoObserver(members.url(), "lab", failure_dir=tmp_path / "spool"))
+        members.catch_up(2)
+        members.lock(2)
+        for number in range(8):
+            with open_store(members.url(readPreference="secondary")) as store:
+                store.tag(store.get(1), str(number))
+        with open_store(members.url()) as store:
+            assert store.get(1).tags == [str(number) for number in range(8)]
+        members.unlock(2)

@@ -410,6 +410,7 @@ def test_credentials_are_never_written_down(tmp_path, mongo_url, database, start
         (pymongo.errors.OperationFailure("not authorized on x to execute command", 13), "no rights"),
         (pymongo.errors.ServerSelectionTimeoutError("SSL handshake failed: certificate verify failed"), "TLS fails"),
         (pymongo.errors.ServerSelectionTimeoutError("Connection refused"), "not reachable"),
+        (pymongo.errors.ServerSelectionTimeoutError("No primary available for writes, Timeout: 2s"), "has no primary"),
         (pymongo.errors.ConfigurationError("Unknown option"), "URL is wrong"),
     ],
 )

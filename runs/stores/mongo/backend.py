@@ -286,7 +286,7 @@ class MongoBackend(Backend):
                 known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
                 if known is None:
                     raise StoreError(f"run {run.id} is no longer in {self.where}")
-                now = MongoRun(self.store, self.mongo, key)
+                now = MongoRun(self.store, self.mongo.at_primary(), key)
                 notes = change(now)
                 same = {name: {"$eq": known.get(name)} for name in notes}  # false if others wrote since
                 if runs.update_one({"_id": key, **same}, {"$set": dict(notes)}).matched_count:
