@@ -20,7 +20,7 @@ from configs.printing import OutputError, checked_output
 from configs.shipped import find_file
 from configs.standard_streams import open_standard_streams
 from experiments.running import commands
-from experiments.running.command_line import check_command_line, split_shown_words
+from experiments.running.command_line import check_command_line, settings_in, split_shown_words
 from experiments.running.failures import ending_of
 from experiments.running.lab_run import LabRun
 from experiments.running.launching import Launcher
@@ -28,6 +28,7 @@ from experiments.running.main_file import MainFile
 from experiments.running.next_steps import show_next_steps
 from experiments.running.one_run import only_run
 from ingredients.config.construct import suggested
+from ingredients.config.entry_types import typed
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, look_once_at_sources
 from ingredients.errors import ConfigError, LabError
@@ -221,8 +222,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         """
         self._is_command_line = True
         try:
-            with checked_output():
-                argv = sys.argv if argv is None else argv
+            argv = sys.argv if argv is None else argv
+            with checked_output(), typed(settings_in(argv)):
                 check_command_line(argv, self.all_cli_options)
                 argv, words = split_shown_words(argv, self.all_cli_options)
                 self._launcher.show(words, dict(super().gather_commands()))

@@ -14,9 +14,10 @@ from sacred.commandline_options import CLIOption
 from sacred.utils import iter_prefixes
 
 from ingredients.config.construct import nearest, suggested
+from ingredients.config.entry_types import check_keys, literal
 from ingredients.errors import ConfigError
 
-__all__ = ["beat_interval_s", "check_command_line", "split_shown_words"]
+__all__ = ["beat_interval_s", "check_command_line", "settings_in", "split_shown_words"]
 
 # How many words may follow a command: names of another command, and for print_config of settings as well.
 _MAX_FOLLOWING = {"help": 1, "save_config": 1, "print_config": math.inf}
@@ -159,7 +160,22 @@ def _check_assignments(words: Sequence[str]) -> None:
             if nearest(before, ["with"]):
                 raise ConfigError(f"{before}: there is no such command; did you mean with?")
             raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
-    _check_groups([word.partition("=")[0].strip() for word in words[start + 1 :] if _is_assignment(word)])
+    settings = settings_in(words)
+    _check_groups(list(settings))
+    for word in words[start + 1 :]:
+        name, _, text = (part.strip() for part in word.partition("="))
+        if _is_assignment(word) and settings[name] != text:
+            raise ConfigError(f"{name}: got {text} and {settings[name]}; give one of them")
+    for name, text in settings.items():
+        check_keys(name, literal(text))
+
+
+def settings_in(argv: str | Sequence[str]) -> dict[str, str]:
+    """Return the settings behind `with` as they were typed, by name; of two, the last one."""
+    words = _words(argv)
+    start = words.index("with") if "with" in words else len(words)
+    pairs = (word.partition("=") for word in words[start + 1 :] if _is_assignment(word))
+    return {name.strip(): text.strip() for name, _, text in pairs}
 
 
 def _check_groups(names: Sequence[str]) -> None:

@@ -10,19 +10,26 @@ callback = None                               anything
 
 from __future__ import annotations
 
+import ast
 import collections.abc
+import contextlib
+import contextvars
 import pathlib
 import shlex
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sacred.config.utils import undogmatize
 
 from ingredients.config.construct import import_module, import_object, is_dotted_path, nearest
+from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["conform", "describe", "infer", "misfit", "parts_of"]
+__all__ = ["check_items", "check_keys", "conform", "describe", "infer", "literal", "misfit", "parts_of", "typed"]
+
+# Values of settings as they stand on the command line, by dotted name.
+_typed: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("typed", default={})  # noqa: B039
 
 _NAMES = {
     int: "an int",
@@ -36,6 +43,49 @@ _NAMES = {
     None: "None",
     types.NoneType: "None",
 }
+
+
+def literal(text: str) -> Any:
+    """Return the value that a text of the command line stands for: a literal of Python, or the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+@contextlib.contextmanager
+def typed(settings: Mapping[str, str]) -> Iterator[None]:
+    """Let messages in the block show settings as they were typed: `1.10`, which is the number 1.1."""
+    token = _typed.set(settings)
+    try:
+        yield
+    finally:
+        _typed.reset(token)
+
+
+def check_keys(name: str, value: Any) -> None:
+    """Reject keys of dicts that no config can hold, as a dot separates the names of entries."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            check_keys(name, item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(key, str) and ("." in key or key.startswith("$")):
+                hint = "nest it, as in {'a': {'b': ...}}" if key.strip(".") and not key.startswith("$") else "rename it"
+                raise ConfigError(
+                    f"{name}: got the key {key!r}, expected keys without `.`, and without `$` at first; {hint}"
+                )
+            check_keys(name, item)
+
+
+def check_items(entry: str, value: Any, default: Any) -> None:
+    """Reject items of a list that are set one by one, such as `layers.0.n=3`."""
+    default = undogmatize(default)
+    if isinstance(default, list) and isinstance(value, dict) and value and all(map(str.isdecimal, map(str, value))):
+        raise ConfigError(
+            f"{entry}.{next(iter(value))}: got an item of {entry}, expected the whole list; write for example "
+            f"{entry}={shlex.quote(str(named(default)))}"
+        )
 
 
 def infer(default: Any) -> Any:
@@ -241,14 +291,28 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
             sign = "-" if value.startswith("-") else ""
             return _message(entry, value, kind, f"write infinity as {entry}={sign}1e999")
     if str in parts_of(kind) and isinstance(value, bool | int | float):
-        text = shlex.quote(f'"{value}"')
-        return _message(entry, value, kind, f"for the text write {entry}={text}")
+        text = _typed_text(entry, value)
+        if text is None and isinstance(value, float):
+            return _message(entry, value, kind, "for the text put it in quotes")
+        quoted = shlex.quote(f'"{value if text is None else text}"')
+        return _message(entry, value, kind, f"for the text write {entry}={quoted}")
     return _message(entry, value, kind, _hint(entry, value, kind, default))
 
 
 def _message(entry: str, value: Any, kind: Any, hint: str) -> str:
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
+    text = _typed_text(entry, value) if isinstance(value, int | float) else None
+    got = got if text in (None, repr(value)) else f"{text}, which is {got}"
     return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
+
+
+def _typed_text(entry: str, value: Any) -> str | None:
+    """Return a value as it was typed for an entry or its alias; None if it comes from elsewhere."""
+    last = entry.rpartition(".")[2]
+    for name, text in _typed.get().items():
+        if name.rpartition(".")[2] == last and repr(literal(text)) == repr(value):
+            return text
+    return None
 
 
 def _hint(entry: str, value: Any, kind: Any, default: Any) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.shipped import find_file
-from configs.yaml_text import dump_yaml, load_yaml
+from configs.yaml_text import dump_yaml, load_json, load_yaml
 from ingredients.errors import ConfigError, MissingConfigFileError
 from observers.record.atomic_file import replacing
 
 __all__ = ["guard_sacred", "read_config_file", "write_config_file"]
 
-_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": load_yaml, ".yml": load_yaml}
+_READERS: dict[str, Callable[[str], Any]] = {".json": load_json, ".yaml": load_yaml, ".yml": load_yaml}
 
 
 def read_config_file(path: str | Path) -> dict:

@@ -24,6 +24,7 @@ from sacred.utils import (
 
 from configs import Map, MutableMap, freeze, to_plain
 from ingredients.config.construct import suggested
+from ingredients.config.entry_types import check_keys
 from ingredients.config.files import read_config_file
 from ingredients.config.scope import DeclaredDict, NamedDict, Scope
 from ingredients.errors import ConfigError, MissingEntryError
@@ -345,7 +346,9 @@ def _entries(method: str, cfg_or_file: Any, entries: dict) -> dict:
             f"{method}: got lists and dicts that are within themselves, or too many levels deep, expected a config of "
             f"up to {MAX_NOTED_LEVELS} levels; put the data into a file, and its path into the config"
         )
-    return to_plain(cfg_or_file)
+    plain = to_plain(cfg_or_file)
+    check_keys(method, plain)
+    return plain
 
 
 class Ingredient(LabFunctions):

@@ -29,7 +29,7 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths, set_
 
 from configs import to_plain
 from ingredients.config.construct import suggested
-from ingredients.config.entry_types import conform, infer, misfit
+from ingredients.config.entry_types import check_items, check_keys, conform, infer, misfit
 from ingredients.config.named_values import kinds_of, named_config_of, note
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
@@ -82,6 +82,7 @@ class _Checked(DogmaticDict):
 
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
+        check_items(name, value, default)
         try:
             value = self._conformed(name, value, kind, default, widens=key not in self._declared)
             if key in self._updates:
@@ -304,6 +305,7 @@ class Scope(ConfigScope):
             added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
         )
         recursive_fill_in(entries, preset)
+        check_keys(f"the config scope {self._func.__name__}", dict(entries))
         summary.update({key: normalize_or_die(value) for key, value in entries.items()})
         return summary
 

@@ -343,6 +343,40 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
             "zzzzzzzz: there is no such named config, and a setting is written zzzzzzzz=VALUE; "
             "there are: quick, optimizer.fast",
         ),
+        (["with", "lr=1", "lr=2"], "lr: got 1 and 2; give one of them"),
+        (["with", "batch_size=3", "lr=1", "batch_size=3.0"], "batch_size: got 3 and 3.0; give one of them"),
+        (
+            ["with", 'optimizer.options={"a.b": 10}'],
+            "optimizer.options: got the key 'a.b', expected keys without `.`, and without `$` at first; nest it, as in "
+            "{'a': {'b': ...}}",
+        ),
+        (
+            ["with", 'anything=[{"$a": 1}]'],
+            "anything: got the key '$a', expected keys without `.`, and without `$` at first; rename it",
+        ),
+        (
+            ["with", "sizes.0=3"],
+            "sizes.0: got an item of sizes, expected the whole list; write for example sizes='[1, 2]'",
+        ),
+        (
+            ["with", "sizes.1.n=3"],
+            "sizes.1: got an item of sizes, expected the whole list; write for example sizes='[1, 2]'",
+        ),
+        (
+            ["with", "optimizer.name=12e4567"],
+            "optimizer.name: got 12e4567, which is inf (float), expected a string; for the text write "
+            "optimizer.name='\"12e4567\"'",
+        ),
+        (
+            ["with", "optimizer.name=1.10"],
+            "optimizer.name: got 1.10, which is 1.1 (float), expected a string; for the text write "
+            "optimizer.name='\"1.10\"'",
+        ),
+        (
+            ["with", "optimizer.name=0x10"],
+            "optimizer.name: got 0x10, which is 16 (int), expected a string; for the text write "
+            "optimizer.name='\"0x10\"'",
+        ),
         (["with", "zz={lr:", "[1,"], "[1,: got a part of a value that has spaces; quote the value: NAME='VALUE'"),
         (["with", "optimizer.lr 3"], "optimizer.lr 3: got a setting without `=`; write optimizer.lr=3"),
         (["with", "no/such.yaml"], "no/such.yaml: there is no such config file; check the path"),
@@ -351,6 +385,32 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
 )
 def test_words_that_cannot_be_meant_so_refused(refuse, words, message):
     refuse(*words, message=message)
+
+
+def test_setting_that_is_typed_twice_alike_counts_once(refuse):
+    refuse(
+        "with",
+        "lr=1",
+        "lr=1",
+        "bacth_size=3",
+        message="bacth_size: got 3, but there is no such entry; did you mean batch_size?",
+    )
+
+
+def test_dotted_key_in_a_scope_refused(tmp_path):
+    ex = Experiment("e", base_dir=tmp_path, save_git_info=False)
+
+    @ex.config
+    def settings():
+        options = {"a.b": 1}
+
+    ex.main(lambda options: None)
+    with pytest.raises(
+        ConfigError, match=r"^the config scope settings: got the key 'a\.b', expected keys without `\.`"
+    ):
+        ex.run()
+    with pytest.raises(ConfigError, match=r"^add_config: got the key 'a\.b'"):
+        ex.add_config({"options": {"a.b": 1}})
 
 
 def test_unknown_named_config_is_told_before_a_scope_that_raises(tmp_path):

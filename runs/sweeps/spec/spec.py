@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs.shipped import find_file
-from configs.yaml_text import load_yaml
+from configs.yaml_text import load_json, load_yaml
 from runs.errors import SweepError
 from runs.query.times import seconds_of
 from runs.sweeps.spec.command import fixed_settings, read_words
@@ -192,7 +191,7 @@ def _load(path: Path) -> Any:
     except (OSError, UnicodeDecodeError) as error:
         raise SweepError(f"cannot be read as text: {error}") from error
     try:
-        return json.loads(content) if path.suffix == ".json" else load_yaml(content)
+        return load_json(content) if path.suffix == ".json" else load_yaml(content)
     except (ValueError, yaml.YAMLError) as error:
         raise SweepError(f"is not valid {path.suffix[1:].upper()}: {' '.join(str(error).split())}") from error
 

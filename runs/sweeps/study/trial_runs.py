@@ -40,7 +40,8 @@ def trial_launch(
         environment: Variables to set.
     """
     how = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
-    words = [*definition.settings, *(f"{key}={setting_text(value)}" for key, value in settings.items())]
+    fixed = [word for word in definition.settings if word.partition("=")[0] not in settings]
+    words = [*fixed, *(f"{key}={setting_text(value)}" for key, value in settings.items())]
     command = [sys.executable, *how, *(["with", *words] if words else []), *definition.options, *options]
     variables = {RECORD_TO_VARIABLE: str(base.absolute()), **environment}
     if definition.module:

@@ -107,6 +107,16 @@ def test_json_that_jsonpickle_would_run_is_refused(write):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        (
+            "a.yaml",
+            "a: 1\nb: 2\na: 3",
+            r"a\.yaml: is not valid YAML: the key 'a' stands twice, in line 1 and 3; give it once",
+        ),
+        ("a.yaml", "g: {x: 1, x: 1}", r"a\.yaml: is not valid YAML: the key 'x' stands twice, in line 1; give it once"),
+        ("a.json", '{"g": {"x": 1, "x": 2}}', r"a\.json: is not valid JSON: the key 'x' stands twice; give it once"),
+        ("a.yaml", "seed: 010", r"got 010 in line 1, which YAML reads as 8; write 10, or 8, or '010' in quotes"),
+        ("a.yaml", "a: [-08]", r"got -08 in line 1, which YAML reads as -8\.0; write -8, or '-08' in quotes"),
+        ("a.yaml", "b: 1\na: 1:30", r"got 1:30 in line 2, which YAML reads as 90; write 90, or '1:30' in quotes"),
         ("a.yaml", "a: [1", r"a\.yaml: is not valid YAML: .*expected ',' or ']'"),
         ("a.json", "{'a': 1}", r"a\.json: is not valid JSON: Expecting property name"),
         ("a.yaml", "- a\n- b\n", r"a\.yaml: got a list, expected entries of the form `key: value`"),
