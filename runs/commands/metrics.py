@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
@@ -44,13 +44,12 @@ def main(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         names = arguments.names or (run.metrics if arguments.csv else [])
-        points = ((name, run.metric(name, count or None)) for name in names)
         if arguments.csv:
-            _print_csv(points)
+            _print_csv((name, run.metric(name, count or None)) for name in names)
         elif arguments.json:
             print_json(curves_of(run, names, count or None) if names else statistics_of(run))
         else:
-            _print(run, names, points, count)
+            _print(run, names, count)
     return 0
 
 
@@ -61,11 +60,19 @@ def _count(arguments: argparse.Namespace) -> int:
     return _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
 
 
-def _print(run: Run, names: Sequence[str], points: Iterable[tuple[str, Series]], count: int) -> None:
+def _print(run: Run, names: Sequence[str], count: int) -> None:
+    others = run.other_values()
     if not names:
-        _print_summary(run)
-    for name, series in points:
-        _print_points(name, series, len(run.metric(name)) if count else len(series))
+        _print_summary(run, others)
+    known = run.metrics if others else ()
+    for name in names:
+        if name not in others or name in known:
+            series = run.metric(name, count or None)
+            _print_points(name, series, len(run.metric(name)) if count else len(series))
+        if name in others:
+            print_text(f"{name}: values that are no numbers", "bold")
+            rows = [[Cell(value_text(step)), Cell(value_text(value))] for step, value in others[name]]
+            print_table([Column("step", is_number=True), Column("value")], rows)
 
 
 def _lists(series: Series) -> tuple[list[Any], ...]:
@@ -92,7 +99,10 @@ def _print_points(name: str, series: Series, num_points: int) -> None:
     print_table([Column(title, is_number=True) for title in ("step", "time", "value")], rows)
 
 
-def _print_summary(run: Run) -> None:
+def _print_summary(run: Run, others: Mapping[str, Sequence[Any]]) -> None:
+    if others:
+        counts = ", ".join(f"{name} ({len(values)})" for name, values in others.items())
+        print_text(f"values that are no numbers, which are shown if you name a metric: {counts}")
     if not run.summary:
         print_text(f"run {run.id} has no metrics")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -327,6 +328,12 @@ class Run(RecordReader):
         from runs.query.decimation import downsample
 
         return downsample(series, num_points)
+
+    def other_values(self) -> dict[str, list[tuple[Any, Any]]]:
+        """Return step and value of everything logged that is no number, by the name of the metric."""
+        rows = [json.loads(line) for line in self.odd_values().splitlines()]
+        names = dict.fromkeys(row["name"] for row in rows)
+        return {name: [(row["step"], row["value"]) for row in rows if row["name"] == name] for name in names}
 
     def epochs_at(self, steps: np.ndarray) -> np.ndarray | None:
         """Return the epoch at each step, with its fraction.

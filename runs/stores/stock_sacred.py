@@ -1,18 +1,19 @@
-"""Metrics as stock Sacred records them, in files and in MongoDB."""
+"""Metrics as stock Sacred records them, in files and in MongoDB; among their values may be anything."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeGuard
 
 import numpy as np
 
-from observers.record.points.points import Series
+from observers.record.points.points import TICKS_PER_S, Series
 from runs.query.times import time_of
 
-__all__ = ["series_of"]
+__all__ = ["other_values", "series_of"]
 
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
@@ -24,10 +25,63 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
         start: When the run started, without a zone; without it, the times are NaN.
 
     Returns:
-        The points, with NaN for values that are no numbers; None if the entry is no metric.
+        The points whose values are numbers, or missing; None if the entry is no metric.
     """
     if not isinstance(entry, Mapping) or not _is_array(entry.get("values")):
         return None
+    is_number = _are_numbers(entry["values"])
+    series = _all_of(entry, start)
+    if is_number.all():
+        return series
+    kept = is_number[: len(series)]
+    return Series(series.steps[kept], series.values[kept], series.times[kept])
+
+
+def other_values(metrics: Mapping[str, Any], start: datetime | None) -> bytes:
+    """Return the values that are no numbers, as lines of JSON in the form of `observers.record.schema.VALUES`.
+
+    Args:
+        metrics: Metrics in Sacred's form, by name.
+        start: When the run started; see `series_of`.
+    """
+    return b"".join(
+        json.dumps({"name": name, **row}, default=str).encode() + b"\n"
+        for name, entry in metrics.items()
+        if isinstance(entry, Mapping) and _is_array(entry.get("values"))
+        for row in _other_rows(entry, start)
+    )
+
+
+def _other_rows(entry: Mapping[str, Any], start: datetime | None) -> Iterator[dict[str, Any]]:
+    is_number = _are_numbers(entry["values"])
+    if is_number.all():
+        return
+    series = _all_of(entry, start)
+    ticks = np.rint(np.nan_to_num(series.times) * TICKS_PER_S).astype(np.int64)
+    for place in np.flatnonzero(~is_number[: len(series)]).tolist():
+        step, after = series.steps[place].item(), int(is_number[:place].sum())
+        yield {"step": step, "time": int(ticks[place]), "value": _plain(entry["values"][place]), "after": after}
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _are_numbers(values: Sequence[Any] | np.ndarray) -> np.ndarray:
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return np.full(len(values), values.dtype.kind in "iuf")
+    return np.fromiter(map(_is_number, values), bool, len(values))
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is a number that a float can hold, or missing."""
+    if isinstance(value, int):
+        return abs(value) < 2**1023
+    return value is None or isinstance(value, float | np.integer | np.floating)
+
+
+def _all_of(entry: Mapping[str, Any], start: datetime | None) -> Series:
+    """Return all points, with NaN for values that are no numbers."""
     values = _numbers(entry["values"]).astype(np.float64)
     recorded, stamps = entry.get("steps"), entry.get("timestamps")
     steps = _steps(recorded) if _is_array(recorded) and len(recorded) else np.arange(len(values))

@@ -31,6 +31,7 @@ from runs.__main__ import main
 from runs.errors import DamagedError, StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
+from runs.transfer.exporting import export_to
 from runs.transfer.syncing import sync
 from tests.recording import observer_of
 
@@ -112,6 +113,44 @@ def origins(tmp_path_factory, mongo_url):
     with pymongo.MongoClient(mongo_url) as client:
         for name in names:
             client.drop_database(name)
+
+
+OTHERS = {"lists": [(0, [0, 1]), (1, [1, 2])], "mixed": [(1, [1])], "words": [(0, "a"), (1, "a")]}
+
+
+@pytest.mark.parametrize("kind", ["sacred-files", pytest.param("sacred-mongo", marks=pytest.mark.slow)])
+def test_values_of_stock_sacred_that_are_no_numbers_are_shown_copied_and_reported(kind, tmp_path, request, capsys):
+    ex = sacred.Experiment("others", save_git_info=False)
+    url, name = (request.getfixturevalue("mongo_url"), "others_of_sacred") if kind == "sacred-mongo" else ("", "")
+    observer = observer_of(kind, tmp_path, url, name)
+    ex.observers.append(observer)
+
+    @ex.main
+    def train(_run):
+        for step in range(2):
+            _run.log_scalar("lists", [step, step + 1], step)
+            _run.log_scalar("mixed", [1] if step else 0.5, step)
+            _run.log_scalar("words", "a", step)
+
+    ex.run(options={"--capture": "no"})
+    where = f"{url}/{name}" if url else str(tmp_path / "store")
+    try:
+        with open_store(where) as store, open_store(tmp_path / "target", create=True) as target:
+            run = store.get("1")
+            for each in (run, copy(run, target).run):
+                assert each.other_values() == OTHERS
+                points = each.metric("mixed")
+                assert (points.steps.tolist(), points.values.tolist()) == ([0], [0.5])
+                assert each.summary["mixed"]["count"] == 1
+            [exported] = export_to([run], tmp_path / "logs", "tensorboard")
+            assert exported.left_out == ("logged values that are no numbers",)
+        for words, text in (((), "lists (2), mixed (1), words (2)"), (("lists",), "[0, 1]")):
+            assert main(["--store", where, "metrics", "1", *words]) == 0
+            assert text in capsys.readouterr().out
+    finally:
+        if url:
+            observer.runs.database.client.drop_database(name)
+            observer.runs.database.client.close()
 
 
 def test_resources_of_a_stock_run_below_a_relative_folder_are_read_and_copied(tmp_path, monkeypatch, target):

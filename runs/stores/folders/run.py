@@ -241,9 +241,16 @@ class FolderRun(Run):
         try:
             return read_regular(path)
         except FileNotFoundError:
-            return b""
+            return b"" if (self._files / POINTS).exists() else self._other_values_of_sacred()
         except OSError as error:
             raise StoreError(f"{path} cannot be read ({error.strerror})") from error
+
+    def _other_values_of_sacred(self) -> bytes:
+        if not (metrics := _read(self.folder / SACRED_METRICS)):
+            return b""
+        from runs.stores.stock_sacred import other_values
+
+        return other_values(metrics, without_zone(self.start_time))
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         try:

@@ -33,7 +33,7 @@ from runs.stores.mongo.bson_arrays import decode_arrays, joined
 from runs.stores.mongo.database import MongoDatabase
 from runs.stores.mongo.documents import STATUS_FIELDS, has_changed_keys, note_in, plain, tags_in, with_dots
 from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import series_of
+from runs.stores.stock_sacred import other_values, series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
@@ -402,8 +402,14 @@ class MongoRun(Run):
         return details
 
     def odd_values(self) -> bytes:
-        key = self._find({"values_file": 1}).get("values_file")
-        return b"" if key is None else self._content("values.jsonl", key).read()
+        found = self._find({"values_file": 1, "format": 1})
+        if key := found.get("values_file"):
+            return self._content("values.jsonl", key).read()
+        if str(found.get("format")).startswith("sacristan"):
+            return b""
+        with self.mongo.errors():
+            documents = self.mongo.metrics.find({"run_id": self.key}, ("name", *SERIES_FIELDS))
+            return other_values({str(document.get("name")): plain(document) for document in documents}, self._start)
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         reference = f"{entry['name']}@{entry['digest']}"
