@@ -13,7 +13,7 @@ from runs.commands.terminal.text import print_json, print_text
 from runs.documents.whole_runs import SHOWN, shown_run
 from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.query.names import REFUSED
-from runs.query.texts import STATUS_STYLES, duration_text, list_text, time_text, value_text
+from runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -60,7 +60,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     yield "status", Cell(_status(run), STATUS_STYLES.get(run.status, ""))
     start, stop = time_text(run.start_time, exact=True), time_text(run.stop_time, exact=True)
     yield "time", Cell(f"{start} to {stop}, {duration_text(run.duration_s)}")
-    yield "result", Cell("" if run.result is None else value_text(run.result, exact=True))
+    yield "result", Cell("" if run.result is None else value_text(run.result, exact=is_number(run.result)))
     yield "uid", Cell(run.uid or "")
     yield "store", Cell(run.store.where)
     yield "user", Cell(str(run.get("user") or ""))

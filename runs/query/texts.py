@@ -27,6 +27,7 @@ __all__ = [
 
 MISSING = "-"
 _LISTED = 5
+_MOST_LETTERS = 200
 STATUS_STYLES = {
     "COMPLETED": "green",
     "RUNNING": "cyan",
@@ -47,7 +48,7 @@ def value_text(value: Any, *, exact: bool = False) -> str:
 
     Args:
         value: The value; None is `MISSING`, texts stay as they are, lists and mappings are strict JSON.
-        exact: Whether floats keep all their digits instead of five.
+        exact: Whether floats keep all their digits instead of five, and long JSON its end.
     """
     if value is None:
         return MISSING
@@ -57,7 +58,8 @@ def value_text(value: Any, *, exact: bool = False) -> str:
         return value
     if isinstance(value, bool | int | float):
         return repr(value)
-    return json.dumps(strict(value), ensure_ascii=False)
+    text = json.dumps(strict(value), ensure_ascii=False)
+    return text if exact or len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:

@@ -281,6 +281,7 @@ def _digest_without(run: ForeignRun, names: Collection[str]) -> Any:
     """Return a SHA-256 of a run without its files and some fields."""
     digest = hashlib.sha256()
     others = {"curves", "media", "artifacts", "output", *names}
+    others |= set() if run.used else {"used"}  # as it was before there was such a field
     plain = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in others}
     digest.update(json.dumps(plain, sort_keys=True, default=str).encode())
     digest.update(run.output)

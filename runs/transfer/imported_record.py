@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from observers.artifacts.store import ArtifactStore
+from observers.errors import ArtifactError
 from observers.record.media_files import MediaFiles
 from observers.record.points.points import TICKS_PER_S, Series
 from observers.record.safe_paths import relative_path
@@ -84,7 +86,10 @@ class StagedImport:
             self._write_media()
             artifacts = self._copy_artifacts()
             self._write_notes()
-            self._write(RUN, self._entry(artifacts))
+            used = self._keep_used()
+            self._write(RUN, self._entry(artifacts) | ({"artifacts_used": used} if used else {}))
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
         except OSError as error:
             raise StoreError(f"{self.folder.parent} cannot be written ({error.strerror or error})") from error
         return StagedRun(self.folder, self.uid, tuple(self.left_out))
@@ -133,6 +138,22 @@ class StagedImport:
                 shutil.copyfileobj(source, stream, 2**20)
             names.append(target.as_posix())
         return names
+
+    def _keep_used(self) -> list[dict[str, Any]]:
+        """Keep the description of each data set as a version of an artifact, which other runs may have used, too."""
+        if not self.run.used:
+            return []
+        store = ArtifactStore(self.folder.parent)
+        versions = {}
+        for name, description in self.run.used.items():
+            path = self.folder / "dataset.json"
+            path.write_text(json.dumps(description, indent=2, sort_keys=True, default=str))
+            version = store.log(re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", name).strip("-")[:128] or "data", path)
+            versions[str(version)] = version
+            path.unlink()
+        for version in versions.values():
+            store.note_run("used", version, self.uid)
+        return [version.entry() for version in versions.values()]
 
     def _write_notes(self) -> None:
         notes: dict[str, Any] = {} if self.earlier is None else dict(self.earlier.notes())

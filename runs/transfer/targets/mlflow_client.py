@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import os
 import re
@@ -179,6 +180,7 @@ class MlflowTarget:
             "sacristan.id": run.id,
             "sacristan.status": run.status,
             "sacristan.tags": ", ".join(run.tags),
+            "sacristan.result": _result_text(run.result),
             "sacristan.command": run.command[:_TAG],
             "mlflow.note.content": run.note[:_TAG],
         }
@@ -186,6 +188,11 @@ class MlflowTarget:
         return str(
             self._client.create_run(id, round(start_of(run) * 1000), kept, run.display_name or run.id).info.run_id
         )
+
+
+def _result_text(result: Any) -> str:
+    text = "" if result is None else json.dumps(result, default=str)
+    return text if len(text) <= _TAG else ""
 
 
 class _Writing:

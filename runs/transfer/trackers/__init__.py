@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from runs.errors import ForeignError
 from runs.query.texts import suggestion
+from runs.transfer.trackers.source_files import is_database, open_database, table_columns
 
 if TYPE_CHECKING:
     from runs.transfer.trackers.foreign_run import Reader
@@ -66,6 +67,9 @@ def reader_for(path: Path, kind: str | None = None) -> Reader:
     for reader in known.values():
         if reader.recognizes(path):
             return reader
+    if is_database(path):
+        with open_database(path) as database:  # raises an error that says so if it is damaged
+            table_columns(database)
     raise ForeignError(
         f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(known)}. "
         "Name the folder that holds them, or choose a kind with --from"

@@ -200,7 +200,7 @@ def _read(root: Path, parts: list[_Part]) -> ForeignRun:
     run.started, run.stopped = min(times), max(times)
     run.config |= _hparams_file(folder, run.left_out)
     take_export(run, folder)
-    if run.result is not None:  # which the export has added to the curve of that name
+    if isinstance(run.result, int | float):  # which the export has added to the curve of that name
         shortened = (curve.without_last() if curve.name == "result" else curve for curve in run.curves)
         run.curves = [curve for curve in shortened if len(curve) or curve.name != "result"]
     return run

@@ -130,6 +130,7 @@ class ForeignRun:
         curves: The metrics.
         media: Images, histograms, texts and so on.
         artifacts: Paths of further files by their name in the run.
+        used: Descriptions of the data that it used, as JSON holds them, by name.
         left_out: A sentence for each part that could not be read.
     """
 
@@ -149,6 +150,7 @@ class ForeignRun:
     curves: list[Curve] = dataclasses.field(default_factory=list)
     media: list[MediaEntry] = dataclasses.field(default_factory=list)
     artifacts: dict[str, Path] = dataclasses.field(default_factory=dict)
+    used: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     left_out: list[str] = dataclasses.field(default_factory=list)
 
     @property

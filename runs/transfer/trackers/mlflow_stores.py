@@ -7,11 +7,14 @@ are skipped. Parameters are texts in MLflow; those that spell a number or a bool
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,7 +22,16 @@ import numpy as np
 import yaml
 
 from runs.errors import ForeignError
-from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, parse_value
+from runs.query.flattening import mapping_of
+from runs.transfer.trackers.foreign_run import (
+    UNKNOWN,
+    Curve,
+    ForeignRun,
+    Found,
+    as_steps,
+    parse_value,
+    take_status,
+)
 from runs.transfer.trackers.source_files import files_below, is_database, is_inside, open_database, table_columns
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -38,7 +50,7 @@ _STATUSES = {
 # The numbers that files have instead of names.
 _NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 # Folders of a run, and of nothing else.
-_PARTS = ("metrics", "params")
+_PARTS, _MODEL_PARTS = ("metrics", "params"), ("params", "tags")
 # Schemes of addresses of artifacts that may lie beside the store.
 _LOCAL = ("", "file", "mlflow-artifacts")
 _LINK = "a link, which is not followed; put a copy in its place"
@@ -47,24 +59,40 @@ _Points = dict[str, list[tuple[Any, float, int]]]
 
 
 def recognizes(path: Path) -> bool:
-    """Tell whether this is a database of MLflow, or a folder of its files."""
-    if path.is_dir():
-        return next(_run_folders(path), None) is not None
-    try:
-        if not is_database(path):
-            return False
-        with open_database(path) as database:
-            return table_columns(database).keys() >= _TABLES
-    except (ForeignError, OSError):
-        return False
+    """Tell whether this is a database of MLflow, a folder of its files, or a project's folder with either."""
+    return next(_databases(path), None) is not None or next(_run_folders(path), None) is not None
 
 
 def find(path: Path) -> Iterator[Found]:
-    """Yield each run that is not deleted."""
-    if path.is_dir():
-        for folder in _run_folders(path):
-            yield Found(folder.name, str(folder), lambda folder=folder: _read_folder(folder))  # type: ignore[misc]
-        return
+    """Yield each run that is not deleted, once."""
+    keys: set[str] = set()
+    for file in _databases(path) if path.is_dir() else [path]:
+        for found in _find_rows(file):
+            keys.add(found.key)
+            yield found
+    models = functools.cache(_models_below)
+    for folder in _run_folders(path):
+        if folder.name not in keys:
+            yield Found(folder.name, str(folder), partial(_read_folder, folder, models))
+
+
+def _databases(path: Path) -> Iterator[Path]:
+    """Yield the databases of MLflow at a path; one called as MLflow calls it may be damaged."""
+    for file in sorted(path.glob("*.db")) if path.is_dir() else [path]:
+        try:
+            if is_database(file) and is_inside(path, file):
+                with open_database(file) as database:
+                    is_one = table_columns(database).keys() >= _TABLES
+                if is_one:
+                    yield file
+        except ForeignError:
+            if file.name == "mlflow.db":
+                yield file
+        except OSError:
+            continue
+
+
+def _find_rows(path: Path) -> Iterator[Found]:
     with open_database(path) as database:
         missing = _TABLES - table_columns(database).keys()
         if missing:
@@ -73,7 +101,7 @@ def find(path: Path) -> Iterator[Found]:
             "SELECT run_uuid FROM runs WHERE lifecycle_stage IS NOT 'deleted' ORDER BY start_time, run_uuid"
         ).fetchall()
         for (key,) in keys:
-            yield Found(key, f"{path}, run {key}", lambda key=key: _read_row(path, database, key))  # type: ignore[misc]
+            yield Found(key, f"{path}, run {key}", partial(_read_row, path, database, key))
 
 
 def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
@@ -85,11 +113,20 @@ def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, 
     run.note = tags.pop("mlflow.note.content", "")
     run.command = [tags["mlflow.source.name"]] if "mlflow.source.name" in tags else []
     run.host = {"user": tags["mlflow.user"]} if "mlflow.user" in tags else {}
+    _take_own_tags(run, tags)
     run.info = {"mlflow": {"status": str(status), "tags": tags}}
     for name, triples in points.items():
         steps, values, times = zip(*triples, strict=True)
         run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times) / 1000))
     return run
+
+
+def _take_own_tags(run: ForeignRun, tags: dict[str, str]) -> None:
+    """Take what an export of the lab has noted in tags."""
+    take_status(run, tags.get("sacristan.status"))
+    run.tags = [tag for tag in tags.get("sacristan.tags", "").split(", ") if tag]
+    with contextlib.suppress(ValueError):
+        run.result = json.loads(tags.get("sacristan.result", "null"))
 
 
 def _seconds(milliseconds: Any) -> float | None:
@@ -122,15 +159,49 @@ def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
     run.left_out += left_out
     run.title = run.title or row["name"] or ""
     run.started, run.stopped = _seconds(row["start_time"]), _seconds(row["end_time"])
-    _take_artifacts(run, _artifact_folder(row["artifact_uri"], path.parent, key))
+    _take_artifacts(run, "", _artifact_folder(row["artifact_uri"], path.parent, key))
+    known = table_columns(database)
+    if "inputs" in known and "datasets" in known:
+        _take_rows_of_data(run, database, key)
+    if "logged_models" in known:
+        _take_rows_of_models(run, path, database, key)
     return run
+
+
+def _take_rows_of_data(run: ForeignRun, database: sqlite3.Connection, key: str) -> None:
+    query = (
+        "SELECT datasets.*, inputs.input_uuid FROM inputs JOIN datasets ON inputs.source_id = datasets.dataset_uuid "
+        "WHERE inputs.source_type = 'DATASET' AND inputs.destination_type = 'RUN' AND inputs.destination_id = ?"
+    )
+    for row in _selected(database, query, key, "datasets", run.left_out):
+        tags = _selected(database, "SELECT * FROM input_tags WHERE input_uuid = ?", row["input_uuid"], "input_tags", [])
+        parts = {name.removeprefix("dataset_"): row[name] for name in row.keys()}  # noqa: SIM118 (not a dict)
+        _take_dataset(run, parts, {tag["name"]: tag["value"] for tag in tags})
+
+
+def _take_rows_of_models(run: ForeignRun, path: Path, database: sqlite3.Connection, key: str) -> None:
+    query = "SELECT * FROM logged_models WHERE source_run_id = ? AND lifecycle_stage IS NOT 'deleted'"
+    for row in _selected(database, query, key, "logged_models", run.left_out):
+        id, parts = row["model_id"], {}
+        for kind in ("param", "tag"):
+            query = f"SELECT * FROM logged_model_{kind}s WHERE model_id = ?"
+            entries = _selected(database, query, id, f"logged_model_{kind}s", run.left_out)
+            parts[f"{kind}s"] = {each[f"{kind}_key"]: each[f"{kind}_value"] for each in entries}
+        folder = _artifact_folder(row["artifact_location"], path.parent, id)
+        _take_model(run, {"id": id, "name": row["name"], "type": row["model_type"], **parts}, folder)
 
 
 def _rows(database: sqlite3.Connection, table: str, key: str, left_out: list[str]) -> Iterator[sqlite3.Row]:
     """Yield a run's rows of a table in the order of writing, as far as the file is whole."""
+    return _selected(database, f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY rowid", key, table, left_out)
+
+
+def _selected(
+    database: sqlite3.Connection, query: str, key: str, table: str, left_out: list[str]
+) -> Iterator[sqlite3.Row]:
     num_rows = 0
     try:
-        for row in database.execute(f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY rowid", (key,)):
+        for row in database.execute(query, (key,)):
             num_rows += 1
             yield row
     except sqlite3.Error as error:
@@ -142,16 +213,17 @@ def _rows(database: sqlite3.Connection, table: str, key: str, left_out: list[str
 
 def _run_folders(path: Path) -> Iterator[Path]:
     """Yield the folder of each run that is not deleted, at most two levels down, without links that lead out."""
-    for folder in (path, *sorted(path.glob("*")), *sorted(path.glob("*/*"))):
+    below = path / "mlruns" if (path / "mlruns").is_dir() else path
+    for folder in (below, *sorted(below.glob("*")), *sorted(below.glob("*/*"))):
         with contextlib.suppress(OSError):
             meta = (folder / "meta.yaml").read_text(errors="replace")
             is_run = re.search(r"^run_(uu)?id:", meta, re.M) or any((folder / name).is_dir() for name in _PARTS)
-            is_deleted = re.search(r"^lifecycle_stage: *deleted", meta, re.M)
-            if is_run and not is_deleted and is_inside(path, folder / "meta.yaml"):
+            is_other = re.search(r"^(lifecycle_stage: *deleted|model_id:)", meta, re.M)
+            if is_run and not is_other and is_inside(path, folder / "meta.yaml"):
                 yield folder
 
 
-def _read_folder(folder: Path) -> ForeignRun:
+def _read_folder(folder: Path, models: Callable[[Path], dict[str, list[Path]]]) -> ForeignRun:
     left_out: list[str] = []
     meta, experiment = _meta(folder, left_out), _meta(folder.parent, left_out)
     if meta.get("status") is None:
@@ -164,8 +236,30 @@ def _read_folder(folder: Path) -> ForeignRun:
     run.title = run.title or str(meta.get("run_name") or "")
     run.started, run.stopped = _seconds(meta.get("start_time")), _seconds(meta.get("end_time"))
     base = folder.parent.parent
-    _take_artifacts(run, _artifact_folder(meta.get("artifact_uri"), base, folder.name, folder / "artifacts"))
+    _take_artifacts(run, "", _artifact_folder(meta.get("artifact_uri"), base, folder.name, folder / "artifacts"))
+    for place in sorted(folder.glob("inputs/*")):
+        given = _meta(place, run.left_out)
+        if given.get("source_type") == "DATASET":
+            dataset = folder.parent / "datasets" / PurePosixPath(str(given.get("source_id"))).name
+            description = _meta(dataset, run.left_out) if is_inside(folder.parent, dataset) else {}
+            _take_dataset(run, description, mapping_of(given.get("tags")))
+    for place in models(folder.parent).get(folder.name, ()):
+        model = _meta(place, run.left_out)
+        parts: dict[str, Any] = {"id": place.name, "name": model.get("name"), "type": model.get("model_type")}
+        for kind in _MODEL_PARTS:
+            parts[kind] = {each: _text(path) for each, path in _files(place, kind, run.left_out)}
+        _take_model(run, parts, _artifact_folder(model.get("artifact_location"), base, place.name, place / "artifacts"))
     return run
+
+
+def _models_below(experiment: Path) -> dict[str, list[Path]]:
+    """Return the folders of the models that the runs of an experiment have logged, by run."""
+    found: dict[str, list[Path]] = {}
+    for folder in sorted(experiment.glob("models/*")):
+        meta = _meta(folder, []) if is_inside(experiment, folder) else {}
+        if meta.get("lifecycle_stage") != "deleted" and meta.get("source_run_id"):
+            found.setdefault(str(meta["source_run_id"]), []).append(folder)
+    return found
 
 
 def _meta(folder: Path, left_out: list[str]) -> dict[str, Any]:
@@ -228,7 +322,7 @@ def _artifact_folder(address: Any, base: Path, key: str, *own: Path) -> Path | s
     if ".." in folder.parts:
         pass
     elif parts.scheme in ("", "file"):
-        candidates += [folder, base.joinpath(*folder.parts[-4:]), base.joinpath(*folder.parts[-3:])]
+        candidates += [folder, *(base.joinpath(*folder.parts[-depth:]) for depth in (5, 4, 3))]
     elif parts.scheme == "mlflow-artifacts":
         candidates.append(base / "mlartifacts" / unquote(parts.path).lstrip("/"))
     named = [each for each in candidates if each.name == "artifacts" and key in each.parts]
@@ -240,8 +334,29 @@ def _artifact_folder(address: Any, base: Path, key: str, *own: Path) -> Path | s
     return "" if parts.scheme in _LOCAL else f"artifacts are at {address}, and stay there"
 
 
-def _take_artifacts(run: ForeignRun, folder: Path | str) -> None:
+def _take_artifacts(run: ForeignRun, prefix: str, folder: Path | str) -> None:
     if isinstance(folder, Path):
-        run.artifacts = dict(files_below(folder, run.left_out))
+        run.artifacts |= {prefix + name: path for name, path in files_below(folder, run.left_out)}
     elif folder:
-        run.left_out.append(folder)
+        run.left_out.append(prefix + folder)
+
+
+def _take_dataset(run: ForeignRun, parts: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
+    """Take a data set that the run used; MLflow keeps its description, and not its content."""
+    kept = ("name", "digest", "source_type", "source", "schema", "profile")
+    description = {name: parts[name] for name in kept if parts.get(name) is not None}
+    if not description:
+        run.left_out.append("a data set that it used, whose description is missing")
+        return
+    run.used[f"{description.get('name', 'data')}-{description.get('digest', '')}"] = description
+    entry = {name: description[name] for name in kept[:2] if name in description}
+    run.info["mlflow"].setdefault("datasets", []).append({**entry, "tags": dict(tags)})
+
+
+def _take_model(run: ForeignRun, parts: dict[str, Any], folder: Path | str) -> None:
+    """Take a model that the run logged, with its files."""
+    models = run.info["mlflow"].setdefault("models", [])
+    name = str(parts["name"] or parts["id"])
+    name = f"{name}-{parts['id']}" if any(name == model["name"] for model in models) else name
+    models.append(parts)
+    _take_artifacts(run, f"models/{name}/", folder)

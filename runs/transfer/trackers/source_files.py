@@ -143,7 +143,9 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
             stack.callback(database.close)
             yield database
         except (sqlite3.Error, OSError) as error:
-            raise ForeignError(f"{path}: it cannot be read ({error})") from error
+            # Not its subclasses, such as that for a locked one.
+            damage = ": the database is damaged, or cut off" if type(error) is sqlite3.DatabaseError else ""
+            raise ForeignError(f"{path}: it cannot be read ({error}){damage}") from error
 
 
 def table_columns(database: sqlite3.Connection) -> dict[str, set[str]]:

@@ -28,7 +28,8 @@ def test_duration_text(seconds, text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (0.123456789, "0.12346"), (12345.678, "12346"), (1e-9, "1e-09"), (7, "7"), (True, "True"),
-     (math.nan, "nan"), ("x", "x"), ([1, math.nan], '[1, "NaN"]'), (10**20, "1" + "0" * 20)],
+     (math.nan, "nan"), ("x", "x"), ([1, math.nan], '[1, "NaN"]'), ([0] * 900, "[" + "0, " * 66 + "0..."),
+     (10**20, "1" + "0" * 20)],
 )  # fmt: skip
 def test_value_text(value, text):
     assert value_text(value) == text
