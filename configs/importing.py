@@ -5,6 +5,7 @@ It does what Sacred leaves to its users:
 * It gives Sacred `pkgutil.find_loader`, which is deprecated since Python 3.12 and gone in 3.14.
 * It gives Sacred a small `pkg_resources`, which setuptools 82 dropped, and which takes 70 ms to import where it is.
 * It lets PyYAML write a `Map` as the dict that it is.
+* It lets a dict with keys that are no texts be one value of a config. Sacred joins the keys to dotted names, without 0.
 * It puts off the import of pandas, which takes as long as everything else together. Sacred needs pandas only to teach
   jsonpickle about data frames and series, and that can wait until somebody else imports pandas.
 """
@@ -24,7 +25,7 @@ from typing import Any
 
 import wrapt
 
-from configs.map import FrozenList, Map, MutableMap
+from configs.map import FrozenList, Map, MutableMap, is_group
 from configs.sending import send_maps_as_maps
 
 __all__ = ["import_sacred"]
@@ -43,6 +44,8 @@ def import_sacred() -> None:
 @functools.cache
 def _register_hooks() -> None:
     """Let other packages write, send and load configs, once, whoever imported Sacred first."""
+    for module in ("sacred.utils", "sacred.initialize"):
+        wrapt.register_post_import_hook(_keep_keys, module)
     wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
     wrapt.register_post_import_hook(send_maps_as_maps, "multiprocessing.reduction")
     wrapt.register_post_import_hook(_load_pickled_maps, "torch.serialization")
@@ -159,6 +162,22 @@ def _pandas_put_off() -> Iterator[None]:
     finally:
         del sys.modules["pandas"]
     wrapt.register_post_import_hook(_catch_up, "pandas")
+
+
+def _keep_keys(sacreds: ModuleType) -> None:
+    vars(sacreds)["iterate_flattened"] = _iterate_flattened
+
+
+def _iterate_flattened(config: dict) -> Iterator[tuple[Any, Any]]:
+    """Yield the entries of a nested config, sorted, with their dotted names."""
+    from sacred.utils import join_paths
+
+    for key, value in sorted(config.items(), key=lambda entry: str(entry[0])):
+        if is_group(value):
+            for inner, item in _iterate_flattened(value):
+                yield join_paths(key, inner), item
+        else:
+            yield key, value
 
 
 def _write_maps_as_dicts(yaml: ModuleType) -> None:

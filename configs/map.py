@@ -22,7 +22,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-__all__ = ["FrozenList", "Map", "MutableMap", "alternatives", "freeze", "to_plain"]
+__all__ = ["FrozenList", "Map", "MutableMap", "alternatives", "freeze", "is_group", "to_plain"]
 
 
 def freeze(value: Any) -> Any:
@@ -57,6 +57,17 @@ def to_plain(value: Any) -> Any:
     if type(value) is tuple:
         return tuple(to_plain(item) for item in value)
     return value
+
+
+def is_group(value: Any) -> bool:
+    """Tell whether a value of a config is a group of entries with dotted names.
+
+    A dict with a key that is no text, such as class weights `{0: 1.0, 1: 2.5}`, is a single value.
+
+    Args:
+        value: The value.
+    """
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(key, str) for key in value)
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:

@@ -12,7 +12,6 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.errors import CheckpointError
 from ingredients.ranks.group import current
 from observers.record.object_names import named
-from observers.record.redaction import hide_passwords
 
 if TYPE_CHECKING:
     from torch import nn
@@ -180,7 +179,7 @@ def load_model(
     state = load_weights(
         model, where, mine, None if loss is None else loss.module, legacy_defaults=_legacy_defaults(_run)
     )
-    differing = [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(mine))
+    differing = [] if state.get("preparation") else other_data(state.get("config", {}), mine)
     if differing:
         _log.warning(
             "%s was trained with %s, so the test part here may hold samples it was trained on; "

@@ -35,6 +35,7 @@ from sacred.utils import (
 
 from experiments.running.aliases import Aliases
 from experiments.running.log_lines import log_to_stderr
+from ingredients.config.files import keeping_opaque
 from ingredients.config.ingredient import make_writable
 from ingredients.config.scope import Scope
 
@@ -93,7 +94,8 @@ class ComputedConfig:
         for name in named_configs:
             scaffold, name_of_config = get_scaffolding_and_config_name(name, self._scaffolding)
             scaffold.gather_fallbacks()
-            entries = scaffold.run_named_config(name_of_config)
+            with keeping_opaque():
+                entries = scaffold.run_named_config(name_of_config)
             distribute_presets(scaffold.path, prefixes, self._scaffolding, entries)
             for entry, value in iterate_flattened(entries):
                 set_by_dotted_path(updates, join_paths(scaffold.path, entry), value)

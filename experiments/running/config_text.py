@@ -8,6 +8,7 @@ from typing import Any
 
 from sacred.utils import PATHCHANGE, join_paths
 
+from configs.map import is_group
 from ingredients.config.construct import suggested
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
@@ -43,17 +44,13 @@ def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
 
 
 def _rows(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in sorted(config.items(), key=lambda item: _is_group(item[1])):
+    for name, value in sorted(config.items(), key=lambda item: is_group(item[1])):
         entry = join_paths(path, name)
-        if _is_group(value):
+        if is_group(value):
             yield entry, PATHCHANGE
             yield from _rows(value, entry)
         else:
             yield entry, value
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value)
 
 
 def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Collection[str]) -> None:

@@ -188,6 +188,9 @@ class Launcher:
             strictness.check_settings(self._experiment, run.config)
         run.launch_options = {flag: options[flag] for flag in _OBSERVING if options.get(flag)}
         self._attach_observers(run)
+        is_recorded = not run.unobserved and any(not isinstance(each, _KEEP_NO_RECORD) for each in run.observers)
+        if is_recorded and not request.force:
+            strictness.check_comes_back(self._experiment, computed, request.command)
         check_nested(run)
         config = strictness.without_unread(computed, unread)
         self._resume(run, {name: computed.values[name] for name in computed.values.keys() - config.keys()})
@@ -262,6 +265,7 @@ class Launcher:
     ) -> list[dict[str, Any]]:
         """Reject a config that no run can have; return the origins of its entries, as they are recorded."""
         strictness.check_depth(computed.values)
+        strictness.check_made(computed.values)
         if not request.force:
             strictness.check_known(self._experiment, computed)
         self.aliases.mark(computed.changes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sacred.utils import get_by_dotted_path
 
 from ingredients.errors import ConfigError, LabError
+from observers.file.recorded_values import read_back
 
 if TYPE_CHECKING:
     from torch import nn
@@ -91,7 +92,7 @@ def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]
     from ingredients.checkpoints.files import check_weights, preparation_of
     from ingredients.checkpoints.training_state import differ
 
-    saved, preparation = state.get("config", {}), preparation_of(state, path)
+    saved, preparation = read_back(state.get("config", {})), preparation_of(state, path)
     if preparation is None or not differ(saved, config, "model", "loss"):
         return
     if differ(saved, config, *(f"data.{name}" for name in _OF_SHAPE)):

@@ -7,6 +7,7 @@ They need the whole experiment. Scopes check types themselves, when an update me
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,24 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
+from configs.map import is_group
 from configs.shipped import find_file, names_beside
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.construct import nearest, suggested
 from ingredients.config.entry_types import conform, infer, misfit
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
-from ingredients.config.scope import Scope
+from ingredients.config.scope import Scope, lenient
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
+from observers.file.recorded_values import comes_back, is_form_of, opaque_in, read_back
+from observers.file.sacred_form import plain
 from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 
 __all__ = [
+    "check_comes_back",
     "check_depth",
     "check_known",
+    "check_made",
     "check_read",
     "check_scopes",
     "check_settings",
@@ -52,6 +58,9 @@ def nested(config_updates: Mapping[str, Any]) -> dict:
     Args:
         config_updates: Entries by name; the names, at any depth, may be dotted.
     """
+    for name in config_updates:
+        if not isinstance(name, str):
+            raise ConfigError(f"got a setting named {name!r} ({type(name).__name__}), expected the name of an entry")
     return convert_to_nested_dict(to_plain(config_updates))
 
 
@@ -112,6 +121,59 @@ def check_depth(config: Mapping[str, Any]) -> None:
                 f"{name}: got lists and dicts nested more than {MAX_NOTED_LEVELS} levels deep in the config, expected "
                 "fewer; put the data into a file, and its path into the config"
             )
+
+
+def check_made(config: Mapping[str, Any]) -> None:
+    """Reject objects of a config file that no scope has a default for.
+
+    Args:
+        config: The whole config.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    for name, value in iterate_flattened(config):
+        if opaque := opaque_in(value):
+            raise ConfigError(
+                f"{name}: got {opaque!r} from a file, which cannot be made of it; set it in a config scope"
+            )
+
+
+def check_comes_back(experiment: sacred.Experiment, computed: ComputedConfig, command: str) -> None:
+    """Reject a config that could not be read back from the record of its run, to resume or reproduce it.
+
+    Args:
+        experiment: The experiment.
+        computed: The config.
+        command: Name of the command.
+
+    Raises:
+        ConfigError: If an entry would not come back, neither from its recorded form nor as its default.
+    """
+    odd = {name: value for name, value in iterate_flattened(computed.values) if not comes_back(value)}
+    if not odd:
+        return
+    changed = _changed(computed)
+    name = next((name for name in odd if name in changed), None)
+    if name is None:
+        again = dict(iterate_flattened(_read_back(experiment, computed, command)))
+        name = next((name for name in odd if not is_form_of(again.get(name), odd[name])), None)
+    if name is not None:
+        raise ConfigError(
+            f"{name}: got {odd[name]!r:.80} ({type(odd[name]).__name__}), which cannot be read back from the record: "
+            "the run could not be resumed or reproduced; give numbers, texts, lists and dicts, and make the object of "
+            "them in the run, or make it in the config scope, always the same; --force records it nevertheless"
+        )
+
+
+def _read_back(experiment: sacred.Experiment, computed: ComputedConfig, command: str) -> dict[str, Any]:
+    """Return the config that a run would have which is started with the recorded one; empty if there is none."""
+    recorded = read_back(json.loads(json.dumps(plain(computed.values))))
+    try:
+        with lenient(False):
+            return ComputedConfig(experiment, command, recorded).values
+    except ConfigError:
+        return {}
 
 
 def check_read(
@@ -279,7 +341,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
     _check_groups(experiment, computed)
     for name in added:
         value = get_by_dotted_path(computed.values, name)
-        if isinstance(value, dict) and value:
+        if is_group(value):
             continue
         if name in parameters:
             _check_parameter(name, value, parameters[name])

@@ -35,8 +35,7 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from ingredients.ranks.group import ALONE, Ranks
-from observers.record.object_names import named
-from observers.record.redaction import hide_passwords
+from observers.file.sacred_form import plain
 
 __all__ = ["Checkpointer", "Writer"]
 
@@ -141,8 +140,8 @@ class Checkpointer:
             if value is not None and value < 1:
                 raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
         self.files = CheckpointFolder(folder, keep)
-        self.config = hide_passwords(named(config))
-        self._legacy_defaults = hide_passwords(named(legacy_defaults or {}))
+        self.config = plain(config)  # which `weights_only` loads, whatever the config holds
+        self._legacy_defaults = plain(legacy_defaults or {})
         self.best = best
         self.last = last
         self.interval = interval

@@ -18,6 +18,7 @@ from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
 from observers.errors import SealError
+from observers.file.sacred_form import plain
 from observers.record.atomic_file import make_folder, replacing
 from observers.record.sealed_zip import SealingStream, check_seal
 
@@ -234,6 +235,7 @@ def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config
 
 
 def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple[str, ...]) -> list[str]:
+    saved, mine = plain(saved), plain(mine)
     return [
         f"{part}.{key}={value!r}"
         for part in parts

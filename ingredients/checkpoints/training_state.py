@@ -26,6 +26,7 @@ from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
 from ingredients.ranks.group import Ranks
+from observers.file.sacred_form import plain
 
 __all__ = [
     "Place",
@@ -376,7 +377,7 @@ def _entry(config: Any, name: str) -> Any:
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         value = {name: item for name, item in value.items() if name not in _OF_READING}
-    return json.dumps(value, sort_keys=True, default=str)
+    return json.dumps(plain(value), sort_keys=True)
 
 
 _OWN = ("streams", "losses", "scalars")

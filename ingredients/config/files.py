@@ -1,22 +1,33 @@
 """Config files, read as data: JSON and YAML, never pickle, never tags that build objects.
 
 Sacred reads `with file.yaml` through a table of handlers that decode jsonpickle, full YAML and pickle, all of which can
-run code. `guard_sacred` replaces them with the readers of this module.
+run code. `guard_sacred` replaces them with the readers of this module. A recorded config comes back with its sets,
+dates, arrays and other values that JSON lacks; of other objects, an `Opaque` comes back, which stands for the default.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import contextvars
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sacred import SETTINGS
+
 from configs.shipped import find_file
 from configs.yaml_text import dump_yaml, load_json, load_yaml
+from ingredients.config.entry_types import literal
 from ingredients.errors import ConfigError, MissingConfigFileError
+from observers.file.recorded_values import is_recorded_object, opaque_in, read_back
+from observers.file.sacred_form import plain
 from observers.record.atomic_file import replacing
 
-__all__ = ["guard_sacred", "read_config_file", "write_config_file"]
+__all__ = ["guard_sacred", "keeping_opaque", "read_config_file", "write_config_file"]
+
+_keeps_opaque = contextvars.ContextVar("keeps_opaque", default=False)
 
 _READERS: dict[str, Callable[[str], Any]] = {".json": load_json, ".yaml": load_yaml, ".yml": load_yaml}
 
@@ -58,8 +69,10 @@ def _parse(text: str, path: Path) -> dict:
     if not isinstance(entries, dict):
         kind = type(entries).__name__
         raise ConfigError(f"{path}: got a {kind}, expected entries of the form `key: value`")
+    for key in entries:
+        _check_name(key, path)
     _check_entries(entries, path)
-    return entries
+    return read_back(entries)
 
 
 def _check_entries(value: Any, path: Path) -> None:
@@ -67,6 +80,8 @@ def _check_entries(value: Any, path: Path) -> None:
     if isinstance(value, list):
         for item in value:
             _check_entries(item, path)
+    elif isinstance(value, dict) and is_recorded_object(value):
+        return
     elif isinstance(value, dict):
         for key, item in value.items():
             _check_key(key, path)
@@ -75,14 +90,20 @@ def _check_entries(value: Any, path: Path) -> None:
         raise ConfigError(f"{path}: got {value} ({type(value).__name__}), expected a number or text; quote it for text")
 
 
-def _check_key(key: Any, path: Path) -> None:
+def _check_name(key: Any, path: Path) -> None:
     if not isinstance(key, str):
         raise ConfigError(f"{path}: got the key {key!r} ({type(key).__name__}), expected text; quote it")
-    if key.startswith(("py/", "json://")):
-        raise ConfigError(
-            f"{path}: got the key {key!r}, by which jsonpickle builds objects; a config file holds plain "
-            "values: give a class or function by its dotted name, as text"
-        )
+    if key.startswith(("json://", "py/")):
+        raise ConfigError(f"{path}: got the key {key!r}, expected the name of a setting")
+
+
+def _check_key(key: Any, path: Path) -> None:
+    if type(key) in (int, float):
+        return
+    if not isinstance(key, str):
+        raise ConfigError(f"{path}: got the key {key!r} ({type(key).__name__}), expected text; quote it")
+    if key.startswith("json://"):
+        return
     if "." in key.strip("."):
         group, _, rest = key.partition(".")
         raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{group}: {{{rest}: ...}}`")
@@ -104,7 +125,10 @@ def write_config_file(config: dict, path: str | Path) -> None:
     if path.suffix not in _READERS:
         raise ConfigError(f"config_filename: got {str(path)!r}, expected a name ending in .yaml, .yml or .json")
     try:
-        text = json.dumps(config, indent=2) + "\n" if path.suffix == ".json" else dump_yaml(config)
+        recorded = _recorded(config)
+        if opaque := opaque_in(read_back(recorded)):
+            raise TypeError(f"got {opaque!r}")
+        text = json.dumps(recorded, indent=2) + "\n" if path.suffix == ".json" else dump_yaml(recorded)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: a config holds numbers, text, lists and dicts only: {reason}") from error
@@ -115,13 +139,50 @@ def write_config_file(config: dict, path: str | Path) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}; choose another config_filename") from error
 
 
+def _recorded(value: Any) -> Any:
+    """Return a value as a record has it, and passwords in URLs as they are."""
+    if isinstance(value, dict):
+        return dict(zip(plain(dict.fromkeys(value)), map(_recorded, value.values()), strict=True))
+    if isinstance(value, list | tuple):
+        return list(map(_recorded, value))
+    return value if isinstance(value, str) else plain(value)
+
+
+@contextlib.contextmanager
+def keeping_opaque() -> Iterator[None]:
+    """Let `with FILE` keep recorded objects in the block, for scopes to compare with their defaults."""
+    token = _keeps_opaque.set(True)
+    try:
+        yield
+    finally:
+        _keeps_opaque.reset(token)
+
+
 def guard_sacred() -> None:
-    """Make `with FILE` read config files through this module; calling it again changes nothing."""
+    """Make `with FILE` and `NAME=VALUE` read values through this module; calling it again changes nothing."""
+    from sacred import arg_parser
     from sacred.config import config_files
 
     def load(stream: Any) -> dict:
-        return _parse(stream.read(), Path(stream.name))
+        entries = _parse(stream.read(), Path(stream.name))
+        if not _keeps_opaque.get() and (opaque := opaque_in(entries)):
+            raise ConfigError(f"{stream.name}: holds {opaque!r}, which reading does not make, as that runs its code")
+        return entries
 
     for suffix in _READERS:
         config_files.HANDLER_BY_EXT[suffix] = config_files.Handler(load, config_files.HANDLER_BY_EXT[suffix].dump, "")
     config_files.HANDLER_BY_EXT.pop(".pickle", None)
+    # Sacred sends a literal through JSON, which makes texts of all keys, and decodes what that describes.
+    arg_parser._convert_value = _value_of
+
+
+def _value_of(text: str) -> Any:
+    """Return the value that a text of the command line stands for: a literal of Python, or the text itself."""
+    return _with_lists(ast.literal_eval(text) if SETTINGS.COMMAND_LINE.STRICT_PARSING else literal(text))
+
+
+def _with_lists(literal: Any) -> Any:
+    """Return a literal with lists instead of tuples, as in every config."""
+    if isinstance(literal, dict):
+        return {key: _with_lists(item) for key, item in literal.items()}
+    return list(map(_with_lists, literal)) if isinstance(literal, list | tuple) else literal

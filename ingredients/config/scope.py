@@ -28,16 +28,22 @@ from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths, set_by_dotted_path
 
 from configs import to_plain
+from configs.map import is_group
 from ingredients.config.construct import suggested
 from ingredients.config.entry_types import check_items, check_keys, conform, infer, misfit
 from ingredients.config.named_values import kinds_of, named_config_of, note
 from ingredients.config.scope_source import ScopeSource, read_scope
-from ingredients.errors import ConfigError
-from observers.record.object_names import named, object_name
+from ingredients.errors import ConfigError, UnknownEntryError
+from observers.file.recorded_values import is_form_of, opaque_in
+from observers.record.object_names import object_name
 
 __all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "lenient"]
 
 _LAB = tuple(Path(__file__).resolve().parents[2] / package for package in ("experiments", "ingredients"))
+
+# Types that JSON has; a dict is compared entry by entry.
+_PLAIN = (bool, int, float, str, dict, type(None))
+_UNKNOWN = object()
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
@@ -83,20 +89,46 @@ class _Checked(DogmaticDict):
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
         check_items(name, value, default)
-        try:
-            value = self._conformed(name, value, kind, default, widens=key not in self._declared)
-            if key in self._updates:
-                # Sacred applies the updates once more after the config hooks: as the type they have now.
-                self._updates[key] = value
-        except TypeError:
-            if not _lenient.get():
-                by = named_config_of(name, value)
-                source = f" (the named config {by} sets it)" if by else ""
-                raise ConfigError(f"{misfit(name, value, kind, default)}{source}") from None
+        value = self._fitted(name, value, kind, default, widens=key not in self._declared)
+        if key in self._updates:
+            # Sacred applies the updates once more after the config hooks: as the type they have now.
+            self._updates[key] = value
         if isinstance(value, dict):
-            is_group = isinstance(default, dict) and default
-            return _Checked(value, name, owner=self._owner) if is_group else value
+            return _Checked(value, name, owner=self._owner) if is_group(value) and _is_group(default) else value
         return dogmatize(value)
+
+    def _fitted(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
+        try:
+            value = self._conformed(name, value, kind, default, widens=widens)
+        except TypeError:
+            if _lenient.get():
+                return value
+            by = named_config_of(name, value)
+            source = f" (the named config {by} sets it)" if by else ""
+            raise ConfigError(f"{misfit(name, value, kind, default)}{source}") from None
+        if isinstance(value, dict) and value and isinstance(default, dict) and default:
+            return value if is_group(value) and _is_group(default) else self._merged(name, value, default)
+        return value
+
+    def _merged(self, name: str, update: dict, default: dict) -> dict:
+        """Return a dict with keys that are no texts, updated; on the command line, `name.0` is the entry of the key 0.
+
+        Raises:
+            UnknownEntryError: If the update has another key.
+        """
+        merged, by_text = dict(default), {str(key): key for key in default}
+        for key, value in sorted(update.items(), key=lambda entry: isinstance(entry[0], str)):  # what was typed last
+            known = key if key in default else by_text.get(key, _UNKNOWN)
+            if known is _UNKNOWN:
+                if not _lenient.get():
+                    raise UnknownEntryError(
+                        f"{name}: got the key {key!r}, expected one of {', '.join(map(repr, default))}"
+                    )
+                merged[key] = value
+            else:
+                kind = infer(default[known])
+                merged[known] = self._fitted(f"{name}.{known}", value, kind, default[known], widens=True)
+        return merged
 
     def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
         """Return a value as a type that the entry takes: its default's, or one of named configs of the same script.
@@ -104,8 +136,16 @@ class _Checked(DogmaticDict):
         Raises:
             TypeError: If it is of none of these types.
         """
-        if _is_recorded_as(value, default):
-            return default  # a lambda is not found by importing
+        is_entry = not (isinstance(value, dict) and isinstance(default, dict) and default)
+        opaque = opaque_in(value) if is_entry else None
+        is_plain = type(default) in _PLAIN or isinstance(default, Mapping)
+        if is_entry and (opaque or not is_plain) and is_form_of(value, default):
+            return normalize_or_die(undogmatize(default))  # neither a lambda nor an object of the author can be read
+        if opaque:
+            raise ConfigError(
+                f"{name}: got {opaque!r} from a file, which can only stand for an equal default, and the default here "
+                f"differs; restore it, give plain values or a dotted name, or leave {name} out of the file"
+            )
         for each in (kind, *(kinds_of(name, self._owner) if widens else ())):
             with contextlib.suppress(TypeError):
                 return conform(value, each, name)
@@ -138,11 +178,8 @@ class _Checked(DogmaticDict):
         return unknown
 
 
-def _is_recorded_as(value: Any, default: Any) -> bool:
-    """Return whether `value` is what a record holds instead of a default that is, or contains, classes or functions."""
-    if not isinstance(value, str | list) or not (isinstance(default, list) or object_name(default)):
-        return False
-    return bool(named(default) == value != default)
+def _is_group(default: Any) -> bool:
+    return isinstance(default, dict) and is_group(default)
 
 
 class _Noted(DogmaticDict):

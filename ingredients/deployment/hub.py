@@ -18,6 +18,7 @@ from ingredients.errors import CheckpointError, ModelError
 from ingredients.losses.building import reading
 from ingredients.models.building import build_model
 from ingredients.models.weights import load_weights_into
+from observers.file.recorded_values import read_back
 
 __all__ = ["load_network", "load_trained"]
 
@@ -73,7 +74,7 @@ def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) 
     """
     path = find_weights(checkpoint, Path(store), "checkpoint")
     state = load_checkpoint(path)
-    by, config = preparation_of(state, path), state.get("config", {})
+    by, config = preparation_of(state, path), read_back(state.get("config", {}))
     if by is None or by.task == "custom" or not {"data", "loss", "model"} <= config.keys():
         raise CheckpointError(
             f"{path}: does not tell how its model is built from inputs and targets; build it as its experiment does, "

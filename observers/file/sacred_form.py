@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -22,7 +24,7 @@ from observers.record.points.points import TICKS_PER_S
 from observers.record.redaction import hide_passwords
 from observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
 
-__all__ = ["OddEntries", "plain", "sacred_metrics", "to_ticks"]
+__all__ = ["OddEntries", "in_fixed_order", "plain", "sacred_metrics", "to_ticks"]
 
 _log = logging.getLogger(__name__)
 
@@ -153,9 +155,35 @@ def _serialized(value: Any) -> Any:
         for kinds, number in (("b", bool), ("iu", int), ("f", float)):
             if value.dtype.kind in kinds:
                 return number(value)
+    if isinstance(value, re.Pattern):
+        # The serializer drops the flags, and takes a pattern of bytes for nothing.
+        return {"py/object": "re.Pattern", "pattern": flatten(value.pattern), "flags": value.flags}
+    if isinstance(value, bytearray):
+        return {"py/reduce": [{"py/type": "builtins.bytearray"}, {"py/tuple": [flatten(bytes(value))]}]}
     # A copy of an array, because the serializer does not know subclasses and views.
     found = flatten(np.array(value) if isinstance(value, np.ndarray) else value)
-    return hide_passwords(found) if isinstance(found, str) else found
+    return hide_passwords(found) if isinstance(found, str) else in_fixed_order(found)
+
+
+def in_fixed_order(form: Any) -> Any:
+    """Return what the serializer made with the items of sets in an order that does not depend on hashes."""
+    if not isinstance(form, dict | list) or '"py/id"' in json.dumps(form):  # which counts the objects before it
+        return form
+    return _ordered(form)
+
+
+def _ordered(form: Any) -> Any:
+    if isinstance(form, list):
+        return list(map(_ordered, form))
+    if not isinstance(form, dict):
+        return form
+    form = {key: _ordered(item) for key, item in form.items()}
+    match form:
+        case {"py/set": list(items)}:
+            items.sort(key=json.dumps)
+        case {"py/reduce": [{"py/type": "builtins.frozenset"}, {"py/tuple": [list(items)]} | [list(items)]]}:
+            items.sort(key=json.dumps)
+    return form
 
 
 # ---------------------------------------------------------------------- arrays, tensors and tables

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.outcomes import print_problems
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_json, print_text
 from runs.documents.whole_runs import SHOWN, shown_run
@@ -36,6 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Show the run."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
+        print_problems({run.id: "; ".join(damage)} if (damage := run.damage()) else {})
         if arguments.json:
             print_json(shown_run(run))
             return 0

@@ -29,7 +29,7 @@ from observers.record.safe_paths import relative_path
 from runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
-from runs.rerun.record import RESUME_SETTING, Record
+from runs.rerun.record import RESUME_SETTING, Record, check_whole
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
 from runs.rerun.verdict import Tolerance
@@ -101,6 +101,7 @@ def planned(
     """
     tolerance.check(record.run)
     _check_ended(record)
+    check_whole(record)
     check_passwords_alone(record, settings)
     own_store = (keep or Path(f"reproduce-{record.id}")).absolute() / "runs"
     with _working_folder(keep) as folder:
@@ -113,7 +114,7 @@ def _plan(
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
-    config.write_text(json.dumps(record.config, indent=2))
+    config.write_text(record.config_text)
     restored = None if in_place else restore(record, folder / "code")
     script = _script_of_today(record) if restored is None else restored.script
     resource_notes, changed_resources = _compare_resources(record, restored)

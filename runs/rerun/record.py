@@ -18,13 +18,23 @@ from typing import Any, cast
 
 from observers.record.redaction import is_hidden
 from observers.record.regular_file import read_regular
+from observers.record.schema import CONFIG
 from runs.errors import LaunchError, StoreError
 from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.stores.content import Content
 from runs.stores.run import Run
 from runs.stores.store import Store
 
-__all__ = ["RESUME_SETTING", "GitState", "Record", "digest_of", "is_content_of", "is_written_by"]
+__all__ = [
+    "RESUME_SETTING",
+    "GitState",
+    "Record",
+    "check_has_config",
+    "check_whole",
+    "digest_of",
+    "is_content_of",
+    "is_written_by",
+]
 
 # The setting that names the state an experiment starts from.
 RESUME_SETTING = "checkpoint.resume"
@@ -198,6 +208,13 @@ class Record:
         """The whole config."""
         return self.run.config.to_dict()
 
+    @functools.cached_property
+    def config_text(self) -> str:
+        """The config in JSON, as it was recorded: of tuples within sets and arrays, `config` has lists."""
+        if self.run.folder is not None and isinstance(self.run.config, Mapping):
+            return read_regular(self.run.folder / CONFIG).decode()
+        return json.dumps(self.config, indent=2)
+
     @property
     def hidden_settings(self) -> dict[str, Any]:
         """Config entries, by dotted name, with URLs whose passwords were not recorded."""
@@ -276,6 +293,35 @@ class Record:
         if not isinstance(self.provenance.get("libraries"), Mapping):
             return None
         return {str(name): mapping_of(entry) for name, entry in self.part("libraries").items()}
+
+
+def check_has_config(run: Run) -> None:
+    """Reject a run in a folder whose config is gone: it would run with the defaults.
+
+    Args:
+        run: The run.
+
+    Raises:
+        LaunchError: If so.
+    """
+    if run.folder is not None and not (run.folder / CONFIG).exists():
+        raise LaunchError(f"run {run.id} lacks {run.folder / CONFIG}, so its settings are unknown; restore the file")
+
+
+def check_whole(record: Record) -> None:
+    """Reject a record with files that are missing or damaged, of which a new run would differ.
+
+    Args:
+        record: The record.
+
+    Raises:
+        LaunchError: If there are any.
+    """
+    if damage := record.run.damage():
+        raise LaunchError(
+            f"the record of run {record.id} is damaged, so nothing could be compared with it: {'; '.join(damage)}; "
+            "restore it from a copy"
+        )
 
 
 def is_written_by(run: Run, pid: int) -> bool:

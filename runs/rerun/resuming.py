@@ -21,7 +21,7 @@ from observers.record.identity import (
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError
 from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
-from runs.rerun.record import Record, is_content_of
+from runs.rerun.record import Record, check_has_config, is_content_of
 from runs.rerun.states import chosen_state, start_setting, with_folder
 from runs.stores.run import HELD, Run
 
@@ -73,6 +73,7 @@ def start_launch(run: Run, settings: Sequence[str], options: Sequence[str], *, i
         LaunchError: If it cannot be started here.
         StoreError: If its record cannot be read.
     """
+    check_has_config(run)
     folder, environment = run.folder, {}
     if folder is not None:
         environment[START_VARIABLE] = str(folder.absolute())
@@ -154,6 +155,7 @@ def _check_unfinished(run: Run) -> None:
 
 
 def _check_keeps_states(run: Run) -> None:
+    check_has_config(run)
     if run.get("config.checkpoint") is None:
         raise LaunchError(
             f"run {run.id} keeps no states of its training: its experiment has no ingredient checkpoint; start it again"

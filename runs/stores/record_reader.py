@@ -40,6 +40,13 @@ class RecordReader(abc.ABC):
     def _check_is_there(self) -> None:
         """Raise a StoreError if the run was removed."""
 
+    def damage(self) -> list[str]:
+        """Return what is missing or damaged in the record, in sentences that name the file; a database has no files.
+
+        Reads all points, so that it is for one run at a time.
+        """
+        return []
+
     @abc.abstractmethod
     def _true_status(self) -> str:
         """Return the recorded status, with DEAD instead of RUNNING if the process is gone."""

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments import Experiment
+from ingredients import checkpoint
+from observers import FileObserver
 from runs.__main__ import main
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
@@ -194,6 +197,56 @@ def edit(store, key, name, change):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
+
+
+def without_the_first(path):
+    path.write_bytes(path.read_bytes().partition(b"\n")[2])
+
+
+def flip_a_value(path):
+    data = bytearray(path.read_bytes())
+    data[16] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told", "is_listed"),
+    [
+        ("config.json", Path.unlink, "config.json is missing", True),
+        ("metrics.bin", flip_a_value, "metrics.bin: points 0 to", False),
+        ("metrics.bin", lambda path: path.write_bytes(path.read_bytes()[:240]), "metrics.bin: 14 points are", False),
+        ("metrics.bin", Path.unlink, "metrics.bin: 24 points are missing", False),
+        ("metrics.names.jsonl", Path.unlink, "metrics.names.jsonl", True),
+        ("metrics.names.jsonl", without_the_first, "metrics.names.jsonl: it lacks the names of 20 points", False),
+    ],
+)
+def test_damaged_record_is_rejected_before_anything_starts(
+    recorded, reproduce_here, capfd, name, change, told, is_listed
+):
+    change(recorded.store / "1" / name)
+    done = reproduce_here()
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the record of run 1 is damaged, so nothing could be compared with it: ")
+    assert told in done.stderr
+    assert not (recorded.store / "2").exists()
+    assert main(["--store", str(recorded.store), "show", "1"]) == 0
+    assert f"note: 1 run cannot be read completely: run 1 ({told}" in capfd.readouterr().err
+    assert main(["--store", str(recorded.store), "ls"]) == 0
+    assert (name in capfd.readouterr().out) is is_listed
+
+
+def test_run_without_its_config_is_neither_resumed_nor_forked(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    ex = Experiment("e", ingredients=[checkpoint.ingredient], base_dir=str(tmp_path), system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "my_runs"))
+    ex.main(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ex.run()
+    (tmp_path / "my_runs" / "1" / "config.json").unlink()
+    for command in ("resume", "fork"):
+        assert main([command, "1"]) != 0
+        assert "config.json" in capfd.readouterr().err
+    assert not (tmp_path / "my_runs" / "2").exists()
 
 
 @pytest.mark.slow

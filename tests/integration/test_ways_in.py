@@ -538,10 +538,11 @@ def test_scope_that_returns_ends_in_one_line(tmp_path, capfd, decorator):
 
 
 @pytest.mark.parametrize("tag", ["py/type", "py/object", "py/function", "py/reduce", "json://x"])
-def test_config_file_that_would_build_objects_is_refused_by_its_name(refused, tmp_path, tag):
+def test_config_file_that_would_build_objects_is_refused_by_the_setting(refused, tmp_path, tag):
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps({"d": {tag: "torch.nn.GRU"}}))
+    what = "an unknown class" if tag in ("py/reduce", "json://x") else "torch.nn.GRU"
     assert refused("with", str(path)) == (
-        f"error: {path}: got the key '{tag}', by which jsonpickle builds objects; a config file holds plain values: "
-        "give a class or function by its dotted name, as text\n"
+        f"error: d: got an object of {what} from a file, which can only stand for an equal default, and the default "
+        "here differs; restore it, give plain values or a dotted name, or leave d out of the file\n"
     )

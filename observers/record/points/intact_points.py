@@ -15,7 +15,7 @@ import operator
 import os
 import struct
 import zlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,13 @@ from observers.record.points.points import (
     split_metrics,
 )
 from observers.record.regular_file import open_regular
-from observers.record.schema import CHILD_POINTS, LIVE, POINTS, SUMS, MetricNames, read_names
+from observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS, SUMS, MetricNames, read_names
 
 __all__ = [
     "ENTRY_BYTES",
     "Block",
     "blocks_in",
+    "damage_in",
     "damaged",
     "entries_of",
     "has_latest_points",
@@ -225,13 +226,34 @@ def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) ->
     return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
 
 
-def _report_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
+def _damage(bad: list[tuple[int, int]], missing: int) -> list[str]:
     news = [
         f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
         for low, high in bad
     ]
-    news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
-    for message in news:
+    return [*news, *([f"{missing:,} points are missing at its end"] if missing > 0 else [])]
+
+
+def damage_in(folder: Path, known: Collection[str] = ()) -> list[str]:
+    """Return what is missing or damaged in the points of a run that has ended, in sentences that name the file.
+
+    Args:
+        folder: The run's folder.
+        known: Names of metrics that the run is known to have.
+    """
+    blocks, points = read_blocks(folder / SUMS), read_points(folder)
+    missing = max((first + count for first, count, _ in blocks), default=0) - len(points)
+    found = [f"{POINTS}: {sentence}" for sentence in _damage(damaged(blocks, points, 0), missing)]
+    names = read_names(folder)
+    if nameless := len(points) and int((~np.isin(points["metric"], list(names))).sum()):
+        found.append(f"{NAMES}: it lacks the names of {nameless:,} points")
+    if lost := sorted({*known} - {name for name, _ in names.values()}):
+        found.append(f"{NAMES}: it lacks {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}")
+    return found
+
+
+def _report_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
+    for message in _damage(bad, missing):
         if (folder, message) not in _reported:
             _reported.add((folder, message))
             _log.warning("%s: %s", folder / POINTS, message)

@@ -6,15 +6,17 @@ nesting, gigabytes) becomes a sentence among the problems, never an exception.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY, newer_format
+from observers.record.schema import CONFIG, INFO, NAMES, NOTES, POINTS, RUN, SACRED_METRICS, SUMMARY, newer_format
 from observers.record.storable import storable_text
 from runs.query.index.values import encode
 from runs.query.names import LEFT_OUT, TIMES
@@ -92,7 +94,17 @@ def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Document
             _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, documents)
     if OF_RUN in origins and RUN not in documents.content and not documents.problems:
         documents.problems.append(f"{RUN} is missing: the run is just being made, or this is not a run")
+    elif b'"format": ' in documents.content.get(RUN, b"") and not os.path.lexists(f"{folder}/{CONFIG}"):
+        documents.problems.append(f"{CONFIG} is missing")  # which stock Sacred may lack
+    if OF_SUMMARY in origins and not os.path.lexists(f"{folder}/{NAMES}") and _has_points(folder):
+        documents.problems.append(f"{NAMES} is missing: the metrics have no names")
     return documents
+
+
+def _has_points(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.stat(f"{folder}/{POINTS}").st_size > 0  # noqa: PTH116 - pathlib would double the time of a scan
+    return False
 
 
 def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:

@@ -1,5 +1,6 @@
 """Config files are data: what they may hold, and what is refused."""
 
+import datetime
 import functools
 import json
 import math
@@ -98,10 +99,15 @@ def test_yaml_tag_that_builds_objects_refused(write, tmp_path, tag):
     assert not marker.exists()
 
 
-def test_json_that_jsonpickle_would_run_is_refused(write):
-    text = '{"x": [{"py/object": "os.system"}]}'
-    with pytest.raises(ConfigError, match=r"a\.json: got the key 'py/object', by which jsonpickle builds objects"):
-        read_config_file(write("a.json", text))
+def test_json_that_jsonpickle_would_run_stays_data(write):
+    text = '{"x": [{"py/object": "os.system"}, {"py/set": [1]}, {"json://0": {"py/b64": "YQ=="}}]}'
+    opaque, *others = read_config_file(write("a.json", text))["x"]
+    assert repr(opaque) == "an object of os.system"
+    assert others == [{1}, {0: b"a"}]
+
+
+def test_keys_that_are_numbers_are_read(write):
+    assert read_config_file(write("a.yaml", "weight: {0: 1.0, 0.5: 2}")) == {"weight": {0: 1.0, 0.5: 2}}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,10 @@ def test_json_that_jsonpickle_would_run_is_refused(write):
             "optimizer.lr: 1",
             r"a\.yaml: got the key 'optimizer\.lr'; nest it, as in `optimizer: \{lr: \.\.\.\}`",
         ),
-        ("a.yaml", "g: [{1: 2}]", r"a\.yaml: got the key 1 \(int\), expected text; quote it"),
+        ("a.yaml", "1: 2", r"a\.yaml: got the key 1 \(int\), expected text; quote it"),
+        ("a.yaml", "g: [{null: 2}]", r"a\.yaml: got the key None \(NoneType\), expected text; quote it"),
+        ("a.json", '{"json://1": 2}', r"a\.json: got the key 'json://1', expected the name of a setting"),
+        ("a.json", '{"py/set": [2]}', r"a\.json: got the key 'py/set', expected the name of a setting"),
         ("a.yaml", "on: 2", r"a\.yaml: got the key True \(bool\), expected text; quote it"),
         ("a.json", '{"": 2}', r"a\.json: got the key '', expected a name without `\.` and `\$`"),
         ("a.json", '{"a.": 2}', r"a\.json: got the key 'a\.', expected a name"),
@@ -203,6 +212,13 @@ def test_write_into_a_missing_folder_refused(tmp_path):
         write_config_file({}, tmp_path / "missing" / "a.json")
 
 
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_written_values_that_json_lacks_are_read_back_equal(tmp_path, name):
+    config = {"a": {0: {1, 2}, (1, 2): b"a"}, "day": datetime.date(2024, 1, 31), "url": "mongodb://me:secret@host"}
+    write_config_file(config, tmp_path / name)
+    assert read_config_file(tmp_path / name) == config
+
+
 # Sacred's own way
 
 
@@ -210,8 +226,9 @@ def test_guard_sacred_reads_as_the_lab_does(write, tmp_path):
     guard_sacred()
     guard_sacred()
     assert load_config_file(str(write("a.yaml", "lr: 1e-3"))) == {"lr": 1e-3}
-    with pytest.raises(ConfigError, match=r"b\.json: got the key 'py/tuple'"):
-        load_config_file(str(write("b.json", '{"x": {"py/tuple": [1]}}')))
+    assert load_config_file(str(write("a.json", '{"x": {"py/set": [1]}}'))) == {"x": {1}}
+    with pytest.raises(ConfigError, match=r"b\.json: holds an object of os\.system, which reading does not make"):
+        load_config_file(str(write("b.json", '{"x": {"py/object": "os.system"}}')))
     marker = tmp_path / "marker"
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_config_file(str(write("c.yml", f"x: !!python/object/apply:os.system ['touch {marker}']")))
