@@ -157,6 +157,15 @@ def config() -> None:
 config.legacy(name="")  # an experiment without this ingredient has other data
 
 
+# What the training of the checkpoint did with the samples of a part of its data.
+_ORIGINS = {
+    "test": "the checkpoint was not trained on them",
+    "val": "the epoch of the checkpoint was chosen by them",
+    "train": "the checkpoint was trained on them",
+    "all": "the checkpoint was trained on its training part of them",
+}
+
+
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject missing data and invalid settings before anything is read."""
@@ -292,7 +301,7 @@ def make_test_data(
     total = len(prepared.names) or tested
     is_all = _config.part == "all" or (tested == total and not is_same)
     part = "all" if is_all else f"the {_config.part} part"
-    origin = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
+    origin = _ORIGINS["all" if is_all else _config.part] if is_same else "the checkpoint was trained on other data"
     _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, origin)
     counts = {"part": _config.part, "tested": tested, "samples": total, "trained_on": preparation.split.data}
     _run.info["data"] = {**_identity(prepared, _config), **counts}

@@ -195,6 +195,8 @@ def record_predictions(run: LabRun, predicted: Mapping[str, Tensor], data: Data,
         path = Path(folder) / f"predictions.{format}"
         write(path, predicted, data)
         run.add_artifact(path)
+    unknown = f"the artifact {path.name}" if run.observers else "kept nowhere, because the run is not recorded"
+    _log.info("predictions of %d samples: %s", len(predictions), run.folder / path.name if run.folder else unknown)
     return len(predictions)
 
 

@@ -187,9 +187,9 @@ class Checkpointer:
         all lack some, the newest good one. Otherwise it is the state at `start`, or the beginning.
 
         Args:
-            parts: By name, objects with `state_dict` and `load_state_dict`; None for an absent one. Among them is
-                `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor` follow a
-                config that changed, other parts are loaded unchanged.
+            parts: By name, objects with `state_dict` and `load_state_dict`; None for an absent one. `model` is the one
+                whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor` follow a config that
+                changed, other parts are loaded unchanged.
             preparation: The preparation of the data, `Data.preparation`; kept in every checkpoint.
             split: The split of data without a preparation, `Data.split`; kept, too.
             ranks: The processes of the training; rank 0 reads states for all of them, and writes.
@@ -320,12 +320,18 @@ class Checkpointer:
             check: Called before a state is taken; where it raises, the states before stay.
 
         Raises:
-            CheckpointError: If a checkpoint cannot be written; the one before it stays.
+            CheckpointError: If a checkpoint cannot be written; the one before it stays. Or if the weights are the best,
+            and no part is a `model`.
         """
         self._stopping.agree()
         is_stopping, is_regular = self.is_stopping, final or self._is_regular(place)
         last = self.last and (is_stopping or is_regular)
         best = best if self.best else None
+        if best is not None and parts.get("model") is None:
+            raise CheckpointError(
+                f"the best weights are those of the part `model`, and there are only: {', '.join(parts)}; name one "
+                "`model`, or call save without `best`"
+            )
         if best is not None or last:
             self.wait()
             if check is not None:
@@ -333,7 +339,7 @@ class Checkpointer:
             state = self._state(place, parts) if last else self._weights(parts)
             if last and not is_regular:
                 state["interim"] = True
-            self._start_writing(state, place, parts["model"], best, evaluated, last=last)
+            self._start_writing(state, place, parts.get("model"), best, evaluated, last=last)
         if is_stopping or final:
             self.wait()
             # A signal may have come while the last state was written, too, and nobody else looks for it.
@@ -343,7 +349,7 @@ class Checkpointer:
         self,
         state: dict[str, Any],
         place: Place,
-        model: nn.Module,
+        model: nn.Module | None,
         best: Mapping[str, float] | None,
         evaluated: nn.Module | None,
         *,

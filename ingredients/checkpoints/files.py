@@ -114,7 +114,7 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
         CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
     """
     state = read_file(path, check=check, mmap=not check)
-    if not isinstance(state, dict) or "model" not in state or "format" not in state:
+    if not isinstance(state, dict) or "format" not in state or not {"model", "streams"} & state.keys():
         raise CheckpointError(f"{path}: is no checkpoint of this lab; expected one of my_runs/ID/checkpoints")
     if state["format"] != FORMAT:
         use = "use the version of the lab that saved it"
@@ -199,6 +199,8 @@ def load_weights(
     """
     state = load_checkpoint(path)
     complete_config(state, config, legacy_defaults or {})
+    if "model" not in state:
+        raise CheckpointError(f"{path}: holds no part named `model`; load its parts in your own code")
     check_weights(model, state, path, config)
     if loss is not None and state.get("loss") is not None:
         try:

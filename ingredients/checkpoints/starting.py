@@ -125,7 +125,8 @@ class StateFinder:
 
     def _check_own(self, state: Mapping[str, Any], path: Path) -> None:
         check_whole(state, self.parts, path)
-        check_weights(self.parts["model"], state, path, self.config)
+        if self.parts.get("model") is not None:
+            check_weights(self.parts["model"], state, path, self.config)
         uid = None if self.record is None else self.record.uid
         if state.get("run") != uid:
             raise CheckpointError(

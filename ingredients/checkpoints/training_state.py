@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from ingredients.checkpoints.files import check_weights
@@ -217,9 +218,10 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
         CheckpointError: If the weights do not fit.
     """
     saved = state.get("config", {})
-    model = parts["model"]
-    check_weights(model, state, path, config)
-    load_plain_state_dict(model, state["model"])
+    model = parts.get("model")
+    if model is not None:
+        check_weights(model, state, path, config)
+        load_plain_state_dict(model, state["model"])
     place = _place_of(state, parts)
     place.stopped = False
     data = data_of(state)
@@ -326,7 +328,8 @@ def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
-    device = next(parts["model"].parameters()).device
+    modules = [part for part in parts.values() if isinstance(part, nn.Module)]
+    device = next((parameter.device for module in modules for parameter in module.parameters()), torch.device("cpu"))
 
     def on_device(values: list[Any]) -> list[Any]:
         return [value.to(device) if isinstance(value, Tensor) else value for value in values]

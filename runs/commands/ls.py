@@ -134,7 +134,14 @@ def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Seque
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]], *, are_usual: bool = False) -> list[Column]:
     columns = [_column(name, [row[i] for row in rows], are_usual) for i, name in enumerate(names)]
-    return [Column("id", is_kept=True), *columns]
+    return [*([] if _has_id(names) else [Column("id", is_kept=True)]), *columns]
+
+
+def _has_id(names: Sequence[str]) -> bool:
+    """Tell whether the id is among the columns; otherwise it is the first one."""
+    from runs.query.names import full_name
+
+    return "_id" in map(full_name, names)
 
 
 def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
@@ -143,7 +150,8 @@ def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
 
     full = full_name(name)
     is_spare = is_usual and full != "status" and len(values) > 1 and all(value == values[0] for value in values)
-    return Column(name, _is_numeric(name, values), full == "status", is_whole=full in TIMES, is_spare=is_spare)
+    is_kept = full in ("_id", "status")
+    return Column(name, _is_numeric(name, values), is_kept, is_whole=full in TIMES, is_spare=is_spare)
 
 
 def _is_numeric(name: str, values: Sequence[Any]) -> bool:
@@ -152,7 +160,7 @@ def _is_numeric(name: str, values: Sequence[Any]) -> bool:
 
 
 def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
-    return [Cell(run.id), *map(_cell, names, row)]
+    return [*([] if _has_id(names) else [Cell(run.id)]), *map(_cell, names, row)]
 
 
 def _cell(name: str, value: Any) -> Cell:

@@ -124,7 +124,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--rtol", type=_DISTANCE, default=1e-3, metavar="R", help=help)
     help = "absolute tolerance, added to the relative one (default: 0)"
     parser.add_argument("--atol", type=_DISTANCE, default=0.0, metavar="A", help=help)
-    help = "relative tolerance of one metric, or of `result`; inf ignores it; may be repeated"
+    help = "relative tolerance of a metric, of a glob of metrics, or of `result`; inf ignores it; may be repeated"
     parser.add_argument("--tolerance", type=_tolerance, action="append", default=[], metavar="METRIC=R", help=help)
     add_json(parser)
 

@@ -192,12 +192,15 @@ def _print_config(run: Run, *, is_whole: bool) -> None:
         return
     set_by = {name: origin for name, origin in origins(run).items() if name in config}
     others = [name for name in config if name not in set_by]
-    shown = [*set_by, *(others if is_whole or not set_by else ())]
+    # A record without origins does not tell which are at their defaults.
+    is_known = set_by or (run.get("meta.origins") is not None and len(config) > _MAX_LINES)
+    shown = [*set_by, *(others if is_whole or not is_known else ())]
     print_text("config", "bold")
     rows = [_setting_row(name, config[name], set_by.get(name, "")) for name in shown]
     print_table([Column(is_kept=True), Column(), Column()], rows)
     if len(shown) < len(config):
-        print_text(f"  {len(others)} more at their defaults: python -m runs show {run.id} --config", "dim")
+        count = f"{len(others)} more" if shown else f"all {len(others)} settings are"
+        print_text(f"  {count} at their defaults: python -m runs show {run.id} --config", "dim")
 
 
 def _setting_row(name: str, value: Any, set_by: str) -> list[Cell]:

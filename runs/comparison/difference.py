@@ -71,7 +71,7 @@ def diff(old: Run, new: Run) -> Difference:
         config=changes(dotted(old.config), dotted(new.config)),
         sources=_sources(old.sources, new.sources),
         packages=changes(mapping_of(old.provenance.get("packages")), mapping_of(new.provenance.get("packages"))),
-        git=changes(_git(old), _git(new)),
+        git=changes(*_git_states(old, new)),
         outcome=changes(*({name: run[name] for name in _RESULTS} for run in (old, new))),
         metrics=_metric_changes(old, new),
     )
@@ -91,9 +91,14 @@ def compare_output(old: Run, new: Run, max_bytes: int | None = None) -> str:
     return _unified("output", *texts)
 
 
-def _git(run: Run) -> dict[str, Any]:
-    git = mapping_of(run.provenance.get("git"))
-    return {name: git[name] for name in _GIT if name in git}
+def _git_states(old: Run, new: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the git states of both runs. A reproduction, made outside of git, has that of the code it restored."""
+    states = [mapping_of(run.provenance.get("git")) for run in (old, new)]
+    before, after = ({name: git[name] for name in _GIT if name in git} for git in states)
+    pair, entries = {old.uid, new.uid}, [*old.reproductions, *new.reproductions]
+    if None not in pair and any({entry.get("of"), entry.get("by")} == pair for entry in entries):
+        return before or after, after or before
+    return before, after
 
 
 def _metric_changes(old: Run, new: Run) -> Changes:

@@ -27,6 +27,8 @@ __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences
 _TRAININGS = ("main", "train")
 # Settings that change the task of a run, or its model.
 _WEIGHTY = ("data", "model", "loss")
+# Parts whose settings seldom change a result.
+_LIGHT = ("checkpoint", "device", "distributed", "export", "probe")
 _MAX_NAMED = 5
 # Maximum number of entries of a config to compare; nobody chooses the settings of a larger one.
 _MAX_ENTRIES = 20_000
@@ -153,7 +155,7 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
 
 
 def differences_within(group: Group, asked: Sequence[str]) -> str:
-    """Name the settings in which the runs of a group differ unasked, those of data, model and loss first.
+    """Name the settings in which the runs of a group differ unasked, the weightiest first.
 
     Args:
         group: The group.
@@ -166,7 +168,7 @@ def differences_within(group: Group, asked: Sequence[str]) -> str:
 
 
 def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
-    """Name the settings of data, model and loss in which groups differ unasked.
+    """Name the settings of data, model and loss, and those at the root, in which groups differ unasked.
 
     Args:
         groups: The groups; settings that vary within one of them are not named.
@@ -178,18 +180,23 @@ def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
     within = {name for group in groups for name in _differing(group.runs, asked)}
     parts = {part for part in _WEIGHTY if not any(_part(name) == part for name in asked)}
     names = _differing([run for group in groups for run in group.runs], asked)
-    return _in_words([name for name in names if name not in within and _part(name) in parts])
+    return _in_words([name for name in names if name not in within and ("." not in name or _part(name) in parts)])
 
 
 def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the settings in which runs differ unasked, those of data, model and loss first."""
-    names = sorted(
-        differing(runs, asked, _MAX_ENTRIES),
-        key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9,
-    )
+    """Return the settings in which runs differ unasked, in the order of their weight."""
+    names = sorted(differing(runs, asked, _MAX_ENTRIES), key=_place)
     contents = {run.get("info.data.fingerprint") for run in runs} - {None}
     is_named = any(_part(name) == "data" for name in (*names, *asked))
     return [_CONTENT, *names] if len(contents) > 1 and not is_named else names
+
+
+def _place(name: str) -> int:
+    """Return the place of a setting: data, model, loss, the experiment's own, other parts, and what seldom matters."""
+    part = _part(name)
+    if part in _WEIGHTY:
+        return _WEIGHTY.index(part)
+    return len(_WEIGHTY) + (2 if part in _LIGHT else 1 if "." in name else 0)
 
 
 def _part(name: str) -> str:

@@ -139,10 +139,10 @@ def verdict(pair: PairResult) -> str:
         pair: The two groups and their test.
     """
     if pair.verdict == "too few":
-        return "nothing: no test"
+        return "not tested"
     few = " (few runs)" if pair.is_few else ""
     if pair.verdict == "unclear":
-        return f"no difference{few}"
+        return f"no evidence of a difference{few}"
     return f"{(pair.first if pair.verdict == 'first' else pair.second).name} is better{few}"
 
 

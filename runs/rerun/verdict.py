@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from runs.errors import RunsError
@@ -41,7 +42,8 @@ class Tolerance:
     Attributes:
         rtol: Relative tolerance of every metric and of numbers in the result.
         atol: Absolute tolerance.
-        by_metric: Relative tolerances of single metrics, and of `result`; an infinite one excludes the metric.
+        by_metric: Relative tolerances of single metrics, of globs such as `eval_*`, and of `result`; an infinite one
+            excludes the metric. A name counts before globs, and of these the first.
 
     Example:
         done = reproduce(run, Tolerance(rtol=1e-6, by_metric={"val/loss": 1e-2}))
@@ -57,7 +59,9 @@ class Tolerance:
         Args:
             metric: Its name, or `result`.
         """
-        return self.by_metric.get(metric, self.rtol)
+        if metric in self.by_metric or metric == RESULT:
+            return self.by_metric.get(metric, self.rtol)
+        return next((rtol for glob, rtol in self.by_metric.items() if fnmatchcase(metric, glob)), self.rtol)
 
     def check(self, run: Run) -> None:
         """Reject a tolerance of a metric that a run does not have.
@@ -66,11 +70,11 @@ class Tolerance:
             run: The run to reproduce.
 
         Raises:
-            RunsError: If it names another metric.
+            RunsError: If it names another metric, or a glob matches none.
         """
         known = [*run.metrics, RESULT]
         for name in self.by_metric:
-            if name not in known:
+            if name not in known and not any(fnmatchcase(metric, name) for metric in run.metrics):
                 shown = [name for name in known if not name.startswith("system/")]
                 hint = suggestion(name, shown, f"there are: {', '.join(shown)}")
                 raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; {hint}")

@@ -118,6 +118,22 @@ def test_page_as_typed_does_what_it_says(page, lab):
                 assert line in done.stderr.splitlines(), f"{command}\n{done.stderr}"
 
 
+@pytest.mark.slow
+def test_tutorial_continues_from_the_readme_in_the_same_folder(lab):
+    """The sweep of README.md, which no test types there, has the id of the tutorial's."""
+    readme, tutorial = ((LAB / name).read_text() for name in ("README.md", "docs/tutorial.md"))
+    sweep = next(line for line in readme.splitlines() if "sweep.run" in line and line.startswith("python "))
+    table = next(line for line in readme.splitlines() if line.startswith("python -m runs compare --sweep"))
+    section = tutorial[tutorial.index("## 3.") : tutorial.index("## 4.")]
+    again = [line.removeprefix("$ ") for line in section.splitlines() if line.startswith("$ ")]
+    environ = {**os.environ, **launcher(lab / "bin")}
+    for command in (sweep, table, *again):
+        done = run(words(command), cwd=lab, env=environ, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    expected = re.findall(r"^[0-9.]+ +(\d) ", section, re.MULTILINE)
+    assert re.findall(r"^[0-9.]+ +(\d) ", done.stdout, re.MULTILINE) == expected == ["5", "5"]
+
+
 @pytest.mark.parametrize("page", [*PAGES, LAB / "CONTRIBUTING.md", LAB / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())

@@ -94,8 +94,9 @@ def test_evaluate_of_the_file_of_the_training_is_on_the_test_part_that_it_kept_a
     done = tried(table, "evaluate", "seed=7")
     info = [json.loads((table / "my_runs" / name / "info.json").read_text()) for name in ("1",)]
     assert result(done) == info[0]["test"]["accuracy"]
-    assert "testing on the test part of data.path=things.csv: 22 of 150 samples; the checkpoint was trained on the" in (
-        done.stderr
+    assert (
+        "testing on the test part of data.path=things.csv: 22 of 150 samples; the checkpoint was not trained on them"
+        in done.stderr
     )
 
 

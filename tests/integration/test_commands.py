@@ -153,6 +153,8 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
     # All runs have the same name and command: these give way first.
     assert note == "(no room for name, command, seed: widen the terminal, or choose with --columns)"
     assert runs("ls", "--columns", "model.name").split()[:2] == ["id", "model.name"]
+    for columns in ("id,status", "status,id"):
+        assert runs("ls", "--columns", columns).splitlines()[0].split() == columns.split(",")
     monkeypatch.setenv("COLUMNS", "40")
     assert "COMPLETED" in runs("ls", "--where", "name=plain")
 
@@ -266,6 +268,23 @@ def test_renamed_run_is_listed_and_shown_by_its_name(where, runs, documents):
     assert panel["curves"][0]["label"].startswith("wider, longer (run 2)")
     assert runs("rename", "2", "") == "run 2: no display name\n"
     assert "display_name" not in runs("ls")
+
+
+def test_show_folds_the_settings_of_a_run_that_has_them_all_at_their_defaults(tmp_path, capsys):
+    for size in (20, 2):
+        ex = Experiment("usual", base_dir=tmp_path, save_git_info=False)
+        ex.add_config({"seed": 0, **{f"entry_{n}": n for n in range(size - 1)}})
+        ex.main(lambda: None)
+        ex.observers.append(FileObserver(tmp_path / "runs"))
+        ex.run()
+    shown = []
+    for words in (["1"], ["1", "--config"], ["2"]):
+        assert main(["--store", str(tmp_path / "runs"), "show", *words]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "all 20 settings are at their defaults: python -m runs show 1 --config" in shown[0]
+    assert "entry_5" not in shown[0]
+    assert "entry_5" in shown[1]
+    assert "entry_0" in shown[2]  # few need no folding
 
 
 def test_show_lists_the_settings_that_are_not_at_their_defaults_and_all_when_asked(where, runs):

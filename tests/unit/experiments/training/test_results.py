@@ -86,10 +86,12 @@ def test_predictions_of_classes_are_their_names_and_probabilities(in_run, folder
     ]
 
 
-def test_predictions_of_data_without_targets_have_no_column_for_them(in_run, folder):
+def test_predictions_of_data_without_targets_have_no_column_for_them(in_run, folder, caplog):
     found = {"targets": torch.tensor([-1, -1]), "predictions": torch.tensor([1, 0])}
     data = data_of(("no", "yes"), test_names=[7, 9], has_targets=False)
-    assert in_run(lambda run: record_predictions(run, found, data)) == 2
+    with caplog.at_level(logging.INFO, "experiments.training.results"):
+        assert in_run(lambda run: record_predictions(run, found, data)) == 2
+    assert f"predictions of 2 samples: {folder}/predictions.csv" in caplog.messages
     assert written(folder) == [["index", "prediction"], ["7", "yes"], ["9", "no"]]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from experiments.running.signals import SAVED_CODE, Signals, Terminated
 from experiments.training.monitor import Monitor
 from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint, preparation_of
+from ingredients.checkpoints.files import load_checkpoint, load_weights, preparation_of
 from ingredients.checkpoints.folder import CheckpointFolder
 from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.fitted import Preparation
@@ -454,3 +454,22 @@ def test_saving_is_not_reached_by_what_the_training_does_meanwhile(tmp_path, mon
     for job in started[0]:
         job()
     assert load_checkpoint(keeper.last_path)["model"]["weight"].tolist() == [[1.0, 1.0]]
+
+
+def test_training_whose_parts_have_names_of_their_own_is_resumed_and_forked(tmp_path):
+    keeper = Checkpointer(tmp_path / "own", {"seed": 1})
+    parts = {"generator": nn.Linear(2, 1), "critic": nn.Linear(1, 1)}
+    keeper.begin(parts)
+    with keeper.session():
+        keeper.save(Place(1, 0, 5), parts)
+        with pytest.raises(
+            CheckpointError, match=r"best weights are those of the part `model`, .*: generator, critic; name"
+        ):
+            keeper.save(Place(2, 0, 10), parts, {"val/loss": 1.0})
+    for options in ({"resume": True}, {"start": keeper.last_path}):
+        folder = tmp_path / ("own" if "resume" in options else "fork")
+        again = {"generator": nn.Linear(2, 1), "critic": nn.Linear(1, 1)}
+        assert Checkpointer(folder, {"seed": 1}, **options).begin(again) == Place(1, 0, 5)
+        assert all(torch.equal(part.weight, again[name].weight) for name, part in parts.items())
+    with pytest.raises(CheckpointError, match=r"last.pt: holds no part named `model`; load its parts"):
+        load_weights(nn.Linear(2, 1), keeper.last_path, {})

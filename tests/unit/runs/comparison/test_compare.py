@@ -22,6 +22,7 @@ from runs.comparison.reporting import (
 )
 from runs.documents.compared import comparison_of
 from runs.errors import ComparisonError, FilterError
+from runs.stores.opening import open_store
 from runs.stores.settings import differing, identity, settings, show
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]
@@ -144,7 +145,7 @@ def test_too_few_say_nothing(write_store):
     four = of(write_store(*rows("adam", ADAM[:4]), *rows("sgd", SGD[:4]), name="four"))
     assert any(caution.startswith("opt.name=adam: n = 4 is few") for caution in four.cautions)
     assert verdict(four.pairs[0]).endswith("(few runs)")
-    assert verdict(pair) == "nothing: no test"
+    assert verdict(pair) == "not tested"
     assert notes(found) == ["adam - sgd: 1 and 1 values, and at least 2 in each are needed"]
 
 
@@ -225,6 +226,20 @@ def test_what_makes_another_task_is_named_first(write_store):
     store = write_store(*({"opt": "x", "result": n, **other} for n, other in enumerate(others)))
     [caution] = [one for one in of(store, "opt", None, "result", mode="max").cautions if "differ" in one]
     assert caution == "opt=x: its runs also differ in data.name, loss.name, a, b, c and 2 other settings"
+
+
+def test_settings_of_the_experiment_itself_are_named_before_those_of_its_other_parts(write_store):
+    others = [
+        {"epochs": n, "width": n, "checkpoint": {"best": n}, "probe": {"every": n}, "amp": {"scale": n}} for n in (1, 2)
+    ]
+    store = write_store(*({"opt": "x", "result": n, **other} for n, other in enumerate(others)))
+    [caution] = [one for one in of(store, "opt", None, "result", mode="max").cautions if "differ" in one]
+    assert caution == "opt=x: its runs also differ in epochs, width, amp.scale, checkpoint.best, probe.every"
+
+
+def test_groups_that_differ_in_a_setting_of_the_experiment_itself_are_named(write_store):
+    store = write_store(*rows("adam", ADAM, epochs=5), *rows("sgd", SGD, epochs=30, amp={"dtype": "off"}))
+    assert "the groups also differ in epochs" in of(store).cautions
 
 
 def test_other_contents_of_the_data_are_named(write_store):
@@ -435,3 +450,18 @@ def test_diff_reports_a_mean_that_differs_in_a_point(write_store):
     values = [0.1, 0.2, 0.3, 0.4]
     store = write_store({"metrics": {"loss": values}}, {"metrics": {"loss": [0.1, 0.3, 0.3, 0.4]}})
     assert list(diff(store.get(1), store.get(2)).metrics.changed) == ["loss.mean"]
+
+
+def test_reproduction_outside_of_git_has_the_git_state_of_the_code_that_was_restored(write_store, tmp_path):
+    write_store({"lr": 1}, {"lr": 1}, {"lr": 1})
+    for number in (1, 2, 3):
+        path = tmp_path / "store" / str(number) / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "uid": f"{number:032x}"}))
+    git = {"git": {"commit": "a" * 40, "dirty": False}}
+    (tmp_path / "store" / "1" / "provenance.json").write_text(json.dumps(git))
+    with open_store(tmp_path / "store") as store:
+        store.note_reproduction(store.get(2), {"of": store.get(1).uid, "by": store.get(2).uid, "verdict": "IDENTICAL"})
+        first, second, third = map(store.get, (1, 2, 3))
+        assert not diff(first, second)
+        assert not diff(second, first)
+        assert set(diff(first, third).git.removed) == {"commit", "dirty"}

@@ -104,6 +104,15 @@ def test_tolerance_of_a_metric_is_its_own(judge_runs):
     assert judge_runs(old, new, tolerance).verdict == WITHIN
 
 
+def test_tolerance_of_a_glob_is_that_of_all_metrics_it_matches(judge_runs):
+    old = metrics(eval_loss=[1.0], eval_acc=[1.0], loss=[1.0])
+    new = metrics(eval_loss=[1.4], eval_acc=[1.04], loss=[1.0])
+    assert judge_runs(old, new, Tolerance(by_metric={"eval/*": INF})).verdict == WITHIN
+    own = {"eval/*": INF, "eval/loss": 0.1}
+    assert judge_runs.again(old, new, Tolerance(by_metric=own)).verdict == DIVERGED
+    assert Tolerance(by_metric={"*": INF}).rtol_of("result") == 1e-3  # which is no metric
+
+
 def test_absolute_tolerance_is_for_values_near_zero(judge_runs):
     assert judge_runs(metrics(loss=[0.0]), metrics(loss=[1e-9]), Tolerance(atol=1e-8)).verdict == WITHIN
 
