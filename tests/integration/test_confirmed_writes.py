@@ -14,7 +14,7 @@ from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
 from observers.mongo.destination import Destination, explain
-from runs import open_store
+from runs import copy, open_store
 from runs.errors import ServerError, StoreError
 from runs.sweeps.study import outages
 from runs.sweeps.study.mongo_home import MongoHome
@@ -166,22 +166,33 @@ def test_run_that_no_majority_has_stays_in_its_spool_until_one_has(tmp_path, cap
 
 
 @pytest.mark.nightly
-def test_tag_that_no_majority_has_is_reported_and_claims_wait_for_one(tmp_path):
+def test_changes_that_no_majority_has_are_reported_and_claims_wait_for_one(tmp_path):
     with ReplicaSet(tmp_path / "set", arbiter=True) as members, ThreadPoolExecutor(1) as pool:
         record(MongoObserver(members.url(), "lab", failure_dir=tmp_path / "spool"))
+        record(FileObserver(tmp_path / "runs"))
         members.catch_up(1)
         members.kill(1)
         url = members.url(wtimeoutMS=500)
-        with open_store(url) as store, pytest.raises(StoreError, match=r"\(no majority\)"):
-            store.tag(store.get(1), "good")
+        with open_store(url) as store, open_store(tmp_path / "runs") as folder:
+            with pytest.raises(StoreError, match=r"\(no majority\)"):
+                store.tag(store.get(1), ["good"])
+            with pytest.raises(StoreError, match=r"\(no majority\)"):
+                copy(folder.get(1), store)
+            with pytest.raises(StoreError, match=r"\(no majority\)"):
+                store.remove([store.get(1)])
         with contextlib.closing(MongoHome(Destination(url, "lab"), "s")) as home:
             claim = pool.submit(home.claims(0, "agent").add, 1)
             until(lambda: members.ask(0, lambda client: client.lab.sweep_claims.count_documents({})), "the claim")
             assert not claim.done()
             members.elect(1, instead_of=0)
             assert claim.result(60)
+        with open_store(url) as store, open_store(tmp_path / "runs") as folder:
+            assert [(run.id, run.status, run.tags) for run in store.find()] == [("1", "COMPLETED", [])]
+            assert copy(folder.get(1), store).is_new
         members.elect(0, instead_of=1)
         assert members.ask(0, lambda client: client.lab.sweep_claims.count_documents({})) == 1
+        with open_store(url) as store:
+            assert [len(run.metric("loss")) for run in store.find()] == [NUM_POINTS, NUM_POINTS]
 
 
 @pytest.mark.nightly
