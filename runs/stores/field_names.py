@@ -64,7 +64,8 @@ class FieldNames:
         """
         conditions = [(leaf, is_negated) for leaf, is_negated in signed_leaves(tree) if isinstance(leaf, Condition)]
         chosen_by = {leaf.name for leaf, is_negated in conditions if not _is_of_tagged(leaf, is_negated)}
-        for name in sorted(name for name in chosen_by if not any(run.has_at_hand(name) for run in found)):
+        self._known.update(name for name in chosen_by if any(run.has_at_hand(name) for run in found))
+        for name in sorted(chosen_by):
             self.check(name)
         for leaf, is_negated in conditions:
             if leaf.name == "status":

@@ -131,7 +131,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
                 document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `runs.Words("...")` for a text
                 search; None for all runs. Fields are entries of the config, statistics of metrics (`val/loss.min`),
-                and `status`, `start`, `duration` (seconds) and so on; see `runs.query.names`.
+                and `status`, `start`, `duration` (seconds) and so on; see `runs.query.names`. A name with spaces or
+                operators stands between backticks: "`AP@IoU=0.5.max`>0.3".
             sort: A field, prefixed with `-` for descending order. Numbers come before texts; runs without the field,
                 or with a NaN, come last in either direction. None sorts by id.
             limit: Maximum number of runs.

@@ -426,3 +426,15 @@ def test_password_that_was_not_recorded_is_asked_for(lab):
     assert "was recorded without the password in its config: url=" in lab.told[0]
     assert lab.work(settings=["url=http://ann:s3cret@host/db", "other=1"]).num_failed == 0
     assert lab.runs() == {"1": "COMPLETED"}
+
+
+def test_worker_counts_many_waiting_runs_by_kind_first(tmp_path):
+    for number in range(1, 9):
+        (tmp_path / str(number)).mkdir()
+        status = "QUEUED" if number < 8 else "COMPLETED"
+        document = {"status": status, "experiment": {"name": "grid"}, "uid": f"{number:032x}", "format": "sacristan-1"}
+        (tmp_path / str(number) / "run.json").write_text(json.dumps(document))
+    told = []
+    with open_store(tmp_path) as store:
+        Queue(store, told.append).tell_waiting()
+    assert told == ["7 runs (7 QUEUED) of grid wait"]

@@ -232,7 +232,8 @@ class MongoBackend(Backend):
 
     def has_field(self, name: str) -> bool:
         with self.mongo.errors():
-            if self.mongo.runs.find_one(_both(exists(name), self._kept()), {"_id": 1}) is not None:
+            newest = [("$natural", -1)]  # which have the fields of today's code
+            if self.mongo.runs.find_one(_both(exists(name), self._kept()), {"_id": 1}, sort=newest) is not None:
                 return True
             if not name.startswith("summary.") or not self._has_stock_runs:
                 return False
