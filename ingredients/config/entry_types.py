@@ -292,10 +292,8 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
             return _message(entry, value, kind, f"write infinity as {entry}={sign}1e999")
     if str in parts_of(kind) and isinstance(value, bool | int | float):
         text = _typed_text(entry, value)
-        if text is None and isinstance(value, float):
-            return _message(entry, value, kind, "for the text put it in quotes")
-        quoted = shlex.quote(f'"{value if text is None else text}"')
-        return _message(entry, value, kind, f"for the text write {entry}={quoted}")
+        way = "put it in quotes" if text is None else f"write {entry}=" + shlex.quote(f'"{text}"')
+        return _message(entry, value, kind, f"for the text {way}")
     return _message(entry, value, kind, _hint(entry, value, kind, default))
 
 

@@ -167,7 +167,7 @@ def test_update_changed_entries_are_modified(scope):
         ({"lr": {"x": 1}}, r"part\.lr: got \{'x': 1\} \(dict\), expected a float"),
         ({"steps": 3.7}, r"part\.steps: got 3\.7 \(float\), expected an int; write for example part\.steps=3"),
         ({"flag": 1}, r"part\.flag: got 1 \(int\), expected True or False"),
-        ({"path": 3}, r"part\.path: got 3 \(int\), expected a string or None; for the text write part\.path='\"3\"'$"),
+        ({"path": 3}, r"part\.path: got 3 \(int\), expected a string or None; for the text put it in quotes$"),
         (
             {"sizes": [1, "a"]},
             r"part\.sizes: got \[1, 'a'\] \(list\), expected a list of ints; write for example part\.sizes='\[1, 2\]'",
