@@ -14,10 +14,12 @@ import contextlib
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -26,6 +28,7 @@ from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
 from observers.record.append_file import pread
+from observers.record.regular_file import Descriptor
 
 __all__ = [
     "PART_BYTES",
@@ -44,6 +47,10 @@ _log = logging.getLogger(__name__)
 _sacreds_tee = stdout_capturing.tee_output_fd
 
 PART_BYTES = 2**20
+# How long processes that still print are waited for, when the run ends.
+_PATIENCE_S = 1.0
+# Processes that libraries start, and that end after the one that started them.
+_HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)|\bloky\b|wandb|_inductor/compile_worker")
 
 
 def read_parts(out: CapturedStdout) -> Iterator[str]:
@@ -88,35 +95,41 @@ def tee_in_order() -> Iterator[CapturedStdout]:
     Where both are the same, as on a terminal, one process copies them: two would change the order of lines, and tear
     them. Lines that are printed are written one by one, as those that are logged are.
     """
-    with tempfile.NamedTemporaryFile(mode="w+", newline="") as target, contextlib.ExitStack() as undo:
-        saved = [os.dup(1), os.dup(2)]
+    with contextlib.ExitStack() as undo:
+        saved = [Descriptor(os.dup(1)), Descriptor(os.dup(2))]
         for descriptor in saved:
-            undo.callback(os.close, descriptor)
+            undo.callback(descriptor.close)
+        handle, path = tempfile.mkstemp()
+        undo.callback(os.unlink, path)
+        target = _TeedFile(handle, path)
+        undo.callback(target.close)
         copied = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
         try:
             tees = [
                 # In a session of its own, a Ctrl-C does not reach it.
-                subprocess.Popen(["tee", "-a", target.name], start_new_session=True, stdin=subprocess.PIPE, stdout=to)
+                subprocess.Popen(["tee", "-a", path], start_new_session=True, stdin=subprocess.PIPE, stdout=to)
                 for to in copied
             ]
         except OSError:  # there is no tee
             yield undo.enter_context(_sacreds_tee())
             return
         flush()
-        for descriptor, tee in ((1, tees[0]), (2, tees[-1])):
-            os.dup2(_input(tee).fileno(), descriptor)
+        for number, tee in ((1, tees[0]), (2, tees[-1])):
+            os.dup2(_input(tee).fileno(), number)
+        pipes = [os.fstat(_input(tee).fileno()).st_ino for tee in tees]
+        for tee in tees:
+            _input(tee).close()
         undo.enter_context(_line_by_line())
         out = CapturedStdout(target)
         try:
             yield out
         finally:
-            flush()
-            for tee in tees:
-                _input(tee).close()
-            for number, descriptor in enumerate(saved, 1):
-                os.dup2(descriptor, number)
-            for tee in tees:
-                _end(tee)
+            with contextlib.suppress(OSError):  # the run has closed them
+                flush()
+            for number, descriptor, tee in ((1, saved[0], tees[0]), (2, saved[1], tees[-1])):
+                _restore(number, descriptor, tee)
+            for tee, pipe in zip(tees, pipes, strict=True):
+                _end(tee, pipe)
             out.finalize()
 
 
@@ -125,14 +138,59 @@ def _input(tee: subprocess.Popen[bytes]) -> IO[bytes]:
     return tee.stdin
 
 
-def _end(tee: subprocess.Popen[bytes]) -> None:
-    """Wait until all is copied; a process that outlives the run, and may print on, is waited for no longer."""
+def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> None:
+    """Let a standard stream lead to where it led before the run."""
+    if saved.is_open:
+        os.dup2(saved.number, number)
+        return
+    with contextlib.suppress(OSError):  # other code closed it, and only `tee` still has it open
+        again = Descriptor(os.open(f"/proc/{tee.pid}/fd/1", os.O_WRONLY | os.O_APPEND))
+        os.dup2(again.number, number)
+        again.close()
+
+
+def _end(tee: subprocess.Popen[bytes], pipe: int) -> None:
+    """Wait until all is copied.
+
+    A helper process of a library, which ends after this one, may hold the pipe; then `tee` is idle, and is ended. For
+    any other process, which may print on, it is waited a second.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while tee.poll() is None:
+        holders = {} if time.monotonic() < deadline and not _is_idle(tee) else _holders(pipe, tee.pid)
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{name} (process {pid})" for pid, (name, _) in holders.items()) or "another process"
+            _log.warning("the output of the run is still held by %s; what it prints from now on is lost", names)
+        if time.monotonic() > deadline or (holders and all(is_helper for _, is_helper in holders.values())):
+            tee.terminate()
+            break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            tee.wait(timeout=0.02)
+    tee.wait()
+
+
+def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
+    """Tell whether `tee` waits for input, so it has copied all there is; False where the system does not tell."""
     try:
-        tee.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        _log.warning("a process that outlives the run holds its output; what it prints from now on is lost")
-        tee.terminate()
-        tee.wait()
+        # The number of the system call, and its first argument: the descriptor that it waits for.
+        return Path(f"/proc/{tee.pid}/syscall").read_text().split()[1:2] == ["0x0"]
+    except OSError:
+        return False
+
+
+def _holders(pipe: int, tee: int) -> dict[int, tuple[str, bool]]:
+    """Return the name of each other process that has a pipe open, and whether it is a helper of a library."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(path.name) not in (tee, os.getpid()) and any(
+                handle.name in ("1", "2") and handle.stat().st_ino == pipe for handle in (path / "fd").iterdir()
+            ):
+                words = (path / "cmdline").read_bytes().decode("utf-8", "replace")
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+                is_helper = parent == os.getpid() and _HELPERS.search(words) is not None
+                found[int(path.name)] = (path / "comm").read_text().strip(), is_helper
+    return found
 
 
 @contextlib.contextmanager
@@ -282,8 +340,8 @@ class OutputFile:
 
     def read(self) -> str:
         """Return everything after the position."""
-        end = os.fstat(self._file.fileno()).st_size
-        data = pread(self._file.fileno(), max(0, end - self._position), self._position)
+        end = os.fstat(self.fileno()).st_size
+        data = pread(self.fileno(), max(0, end - self._position), self._position)
         self._position += len(data)
         return data.decode("utf-8", "replace")
 
@@ -304,6 +362,32 @@ class OutputFile:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it could not be made
             self._file.close()
+
+
+class _TeedFile(OutputFile):
+    """The file that `tee` writes; reopened if other code has closed it."""
+
+    def __init__(self, handle: int, path: str) -> None:
+        self._descriptor: Descriptor | None = Descriptor(handle)
+        self.name = path
+        self._position = 0
+
+    def fileno(self) -> int:
+        if self._descriptor is not None and not self._descriptor.is_open:
+            self._descriptor = Descriptor(os.open(self.name, os.O_RDWR))
+        return -1 if self._descriptor is None else self._descriptor.number
+
+    @property
+    def closed(self) -> bool:
+        return self._descriptor is None
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._descriptor.close()
+        self._descriptor = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class Spill:

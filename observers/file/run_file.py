@@ -398,6 +398,7 @@ class LeaseFile:
 
     def write(self) -> None:
         """Write the lease."""
+        self._lock.hold()
         content = lease(self._beat_interval_s, locked=self._lock.is_held, is_anonymous=self._is_anonymous)
         self._journal.write(LEASE, content, durable=False)
         self._due = time.monotonic() + 0.5

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from observers.record.locking import RecordLock
 from observers.record.numbered_folder import make_run_folder
+from observers.record.regular_file import Descriptor
 from observers.record.schema import RUN
 
 __all__ = ["Whereabouts"]
@@ -22,18 +23,18 @@ class Whereabouts:
 
     def __init__(self, folder: Path) -> None:
         self._home = folder.absolute()
-        self._fd: int | None = None
+        self._opened: Descriptor | None = None
         self._open(folder)
 
     def _open(self, folder: Path) -> None:
         self.close()
         with contextlib.suppress(OSError, AttributeError):  # not possible on Windows
-            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            self._opened = Descriptor(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
     def _is_at(self, path: Path) -> bool:
         """Tell whether the folder is at `path`."""
         try:
-            return self._fd is not None and os.path.samestat(path.stat(), os.fstat(self._fd))
+            return self._opened is not None and self._opened.is_at(path)
         except OSError:
             return False
 
@@ -46,10 +47,10 @@ class Whereabouts:
         Returns:
             Where it is; None if it is still there, was deleted, or cannot be found.
         """
-        if self._fd is None or self._is_at(before):
+        if self._opened is None or not self._opened.is_open or self._is_at(before):
             return None
         try:
-            there = Path(f"/proc/self/fd/{self._fd}").readlink()
+            there = Path(f"/proc/self/fd/{self._opened.number}").readlink()
         except OSError:
             return None
         return there if self._is_at(there) else None
@@ -82,6 +83,6 @@ class Whereabouts:
 
     def close(self) -> None:
         """Close the folder."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import BINARY, replacing, sync_file, sync_folder
-from observers.record.regular_file import check_regular
+from observers.record.regular_file import Descriptor, check_regular
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile", "pread", "pwrite"]
 
@@ -44,7 +45,7 @@ class AppendFile:
         self.record_bytes = record_bytes
         self.num_lost_bytes = 0
         self._pending = bytearray()
-        self._fd: int | None = None
+        self._opened: Descriptor | None = None
         self._note = note
         self._say = say
         self._size = 0
@@ -72,7 +73,7 @@ class AppendFile:
 
     def create(self) -> None:
         """Create the file unless it exists, and open it."""
-        if self._fd is None:
+        if self._opened is None:
             self._open()
 
     def append(self, data: bytes) -> None:
@@ -89,7 +90,7 @@ class AppendFile:
             return
         written = 0
         try:
-            fd = self._open() if self._fd is None else self._fd
+            fd = self._descriptor()
             self._is_synced = False
             with memoryview(self._pending) as view:
                 while written < len(view):
@@ -136,10 +137,28 @@ class AppendFile:
         self._size += written
         del self._pending[:written]
 
+    def _descriptor(self) -> int:
+        """Return the number of the open file.
+
+        Raises:
+            OSError: If it cannot be opened; a file whose descriptor was closed, and that is deleted, is not made again.
+        """
+        if self._opened is None:
+            return self._open()
+        if not self._opened.is_open:
+            if not self._opened.is_at(self.path):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            _log.warning(
+                "%s was closed by other code of this process, as by os.closerange; it is opened again", self.path
+            )
+            return self._open()
+        return self._opened.number
+
     def _open(self) -> int:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
         check_regular(fd, self.path)
-        self._fd = fd
+        self._opened = Descriptor(fd)
+        fd = self._opened.number
         size = os.fstat(fd).st_size
         self._size = self._whole(fd, size)
         if self._size != size:
@@ -161,9 +180,9 @@ class AppendFile:
 
     def _cut_tail(self) -> None:
         """Remove the partial record of a failed write, so that readers find whole records only."""
-        if self._fd is not None:
+        if self._opened is not None and self._opened.is_open:
             try:
-                os.ftruncate(self._fd, self._size)
+                os.ftruncate(self._opened.number, self._size)
             except OSError:
                 _log.debug("%s: the tail of a failed write stays until the next one", self.path)
 
@@ -180,10 +199,10 @@ class AppendFile:
 
     def is_gone(self) -> bool:
         """Tell whether the open file is no longer the one at its path, so that appended data would be invisible."""
-        if self._fd is None:
+        if self._opened is None:
             return False
         try:
-            return not os.path.samestat(self.path.stat(), os.fstat(self._fd))
+            return not self._opened.is_at(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:  # a server that does not answer
@@ -198,17 +217,17 @@ class AppendFile:
         Returns:
             Whether the file was created; False if it is still at `path`.
         """
-        old, size, waiting = self._fd, self._size, bytes(self._pending)
+        old, size, waiting = self._opened, self._size, bytes(self._pending)
         if path == self.path and not self.is_gone():
             return False
         with contextlib.suppress(OSError):  # another file of that name
             path.unlink()
-        self.path, self._fd, self._size = path, None, 0
+        self.path, self._opened, self._size = path, None, 0
         self._is_synced = self._is_named_on_disk = False
         self._pending.clear()
         if old is not None:
-            self._copy_from(old, size)
-            os.close(old)
+            self._copy_from(old.number if old.is_open else -1, size)
+            old.close()
         self.hold(waiting)
         return True
 
@@ -244,7 +263,7 @@ class AppendFile:
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
-        self._fd = os.open(self.path, os.O_RDWR | BINARY)
+        self._opened = Descriptor(os.open(self.path, os.O_RDWR | BINARY))
         self._size = len(data)
 
     def sync(self) -> None:
@@ -253,12 +272,12 @@ class AppendFile:
         Raises:
             OSError: If the disk fails.
         """
-        if self._fd is None or self._is_synced:
+        if self._opened is None or self._is_synced:
             return
         # Before the wait, during which another thread may append.
         self._is_synced = True
         try:
-            sync_file(self._fd)
+            sync_file(self._descriptor())
             if not self._is_named_on_disk:
                 sync_folder(self.path.parent)
                 self._is_named_on_disk = True
@@ -267,9 +286,9 @@ class AppendFile:
             raise
 
     def _forget(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def close(self) -> None:
         """Flush the file to the disk and close it."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from observers.record.regular_file import Descriptor
 from observers.record.schema import LOCK
 
 try:
@@ -36,13 +37,13 @@ class RecordLock:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
-        self._fd: int | None = None
+        self._descriptor: Descriptor | None = None
         self._pid = 0
 
     @property
     def is_held(self) -> bool:
         """True if this process holds it; a forked child does not."""
-        return self._fd is not None and self._pid == os.getpid()
+        return self._pid == os.getpid() and self._descriptor is not None and self._descriptor.is_open
 
     def acquire(self, *, wait: bool = False) -> bool:
         """Take the lock.
@@ -56,28 +57,36 @@ class RecordLock:
         Raises:
             BlockingIOError: If not `wait`, and another process holds it, or another object in this one.
         """
-        fd = _open(self.path, os.O_RDWR | os.O_CREAT)
-        if fd is None:
+        descriptor = _open(self.path, os.O_RDWR | os.O_CREAT)
+        if descriptor is None:
             return False
         try:
-            is_locked = _lock(fd, wait=wait)
+            is_locked = _lock(descriptor.number, wait=wait)
         except BaseException:
-            _close(fd)
+            _close(descriptor)
             raise
         if not is_locked:
-            _close(fd)
+            _close(descriptor)
             return False
-        self._fd, self._pid = fd, os.getpid()
+        self._descriptor, self._pid = descriptor, os.getpid()
         return True
+
+    def hold(self) -> None:
+        """Take the lock again if other code of this process closed its file, which released it."""
+        if self._descriptor is not None and self._pid == os.getpid() and not self._descriptor.is_open:
+            self.release()
+            with contextlib.suppress(BlockingIOError):
+                self.acquire()
 
     def release(self) -> None:
         """Release the lock, if it is held."""
-        if self._fd is not None and self.is_held:
-            # A program that a thread is starting has a copy of it, which would keep the lock for some moments.
-            with contextlib.suppress(OSError):
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
-            _close(self._fd)
-        self._fd = None
+        if self._descriptor is not None and self._pid == os.getpid():
+            if self._descriptor.is_open:
+                # A program that a thread is starting has a copy of it, which would keep the lock for some moments.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._descriptor.number, fcntl.LOCK_UN)
+            _close(self._descriptor)
+        self._descriptor = None
 
 
 def is_locked(folder: Path) -> bool | None:
@@ -89,17 +98,17 @@ def is_locked(folder: Path) -> bool | None:
     Returns:
         None if that is unknown.
     """
-    fd = _open(folder / LOCK, os.O_RDONLY)
-    if fd is None:
+    descriptor = _open(folder / LOCK, os.O_RDONLY)
+    if descriptor is None:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor.number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return None
     finally:
-        _close(fd)
+        _close(descriptor)
     return False
 
 
@@ -133,14 +142,14 @@ def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
     Raises:
         BlockingIOError: If not `wait`, and another process holds it.
     """
-    fd = _open(folder, os.O_RDONLY)
+    descriptor = _open(folder, os.O_RDONLY)
     try:
-        if fd is not None:
-            _lock(fd, wait=wait)
+        if descriptor is not None:
+            _lock(descriptor.number, wait=wait)
         yield
     finally:
-        if fd is not None:
-            _close(fd)
+        if descriptor is not None:
+            _close(descriptor)
 
 
 def _lock(fd: int, *, wait: bool) -> bool:
@@ -171,33 +180,33 @@ def _is_shared(fd: int) -> bool:
 # ---------------------------------------------------------------------- forked children
 
 # Descriptors that are open for locks. No thread forks while this changes, so a child knows what to close.
-_open_fds: set[int] = set()
+_open_descriptors: set[Descriptor] = set()
 _changing = threading.RLock()
 
 
-def _open(path: Path, flags: int) -> int | None:
+def _open(path: Path, flags: int) -> Descriptor | None:
     if fcntl is None:
         return None
     with _changing:
         try:
             # So that a FIFO of that name does not block.
-            fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
+            descriptor = Descriptor(os.open(path, flags | os.O_NONBLOCK, 0o666))
         except OSError:
             return None
-        _open_fds.add(fd)
-        return fd
+        _open_descriptors.add(descriptor)
+        return descriptor
 
 
-def _close(fd: int) -> None:
+def _close(descriptor: Descriptor) -> None:
     with _changing:
-        _open_fds.remove(fd)
-        os.close(fd)
+        _open_descriptors.remove(descriptor)
+        descriptor.close()
 
 
 def _close_all() -> None:
-    for fd in _open_fds:
-        os.close(fd)
-    _open_fds.clear()
+    for descriptor in _open_descriptors:
+        descriptor.close()
+    _open_descriptors.clear()
     _changing.release()
 
 

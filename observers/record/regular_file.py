@@ -12,10 +12,17 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["MAX_BYTES", "check_regular", "open_regular", "read_regular"]
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["MAX_BYTES", "Descriptor", "check_regular", "open_regular", "read_regular"]
 
 # Larger files would only fill the memory.
 MAX_BYTES = 2**30
+# The greatest number of a standard stream.
+_LAST_STANDARD = 2
 # With these, opening a FIFO without a writer does not block.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -91,3 +98,51 @@ def read_regular(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def _no_file(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+# ---------------------------------------------------------------------- descriptors that stay open
+
+
+class Descriptor:
+    """A descriptor that is open for long, while other code of the process may close it, as `os.closerange` does.
+
+    Its number may then be that of another file, so ask `is_open` before each use. It is above 2: whoever closes or
+    replaces a standard stream does not meet it.
+
+    Args:
+        number: The descriptor, which this object owns from now on.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        if number <= _LAST_STANDARD and fcntl is not None:
+            self.number = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _LAST_STANDARD + 1)
+            os.close(number)
+        self.file = _file_of(self.number)
+
+    @property
+    def is_open(self) -> bool:
+        """True unless other code has closed it."""
+        return _file_of(self.number) == self.file
+
+    def is_at(self, path: Path) -> bool:
+        """Tell whether a path leads to the file, as it was when the descriptor was opened.
+
+        Raises:
+            OSError: If the path leads nowhere, or a server does not answer.
+        """
+        status = path.stat()
+        return (status.st_dev, status.st_ino) == self.file
+
+    def close(self) -> None:
+        """Close it, unless other code has."""
+        if self.is_open:
+            os.close(self.number)
+
+
+def _file_of(number: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

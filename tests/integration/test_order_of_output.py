@@ -73,3 +73,82 @@ def test_lines_keep_their_order(tmp_path, request, where):
         recorded = lines_of(store.get("1").output)
     assert recorded == LINES
     assert shown == LINES
+
+
+CLOSING = """
+from pathlib import Path
+
+ex.observers.append(FileObserver("runs"))
+
+@ex.automain
+def main(_run):
+    {early}
+    for step in range(100):
+        _run.log_scalar("loss", step, step)
+    os.write(2, b"first line\\n")
+    while not (Path("runs/1/metrics.sums").exists() and Path("runs/1/cout.txt").exists()):
+        time.sleep(0.01)
+    {late}
+    ex.others = [open("other%d" % number, "w+") for number in range(30)]
+    for step in range(100, 200):
+        _run.log_scalar("loss", step, step)
+        _run.log_scalar("late", step, step)
+    os.write(2, b"last line\\n")
+"""
+
+
+@pytest.mark.parametrize(("early", "late"), [("os.close(1)", ""), ("", "os.closerange(3, 256)")])
+def test_descriptors_that_user_code_closes_cost_no_point_and_no_other_file(start, tmp_path, early, late):
+    run = start(tmp_path, CLOSING.format(early=early, late=late))
+    shown = run.finish()
+    assert "deleted" not in shown
+    with open_store(tmp_path / "runs") as store:
+        [found] = store.find()
+        assert found.status == "COMPLETED"
+        assert found.metric("loss").values.tolist() == list(range(200))
+        assert found.metric("late").values.tolist() == list(range(100, 200))
+        lines = found.read_output()[0].splitlines()
+        assert lines.count(b"first line") == lines.count(b"last line") == 1
+    assert {path.stat().st_size for path in tmp_path.glob("other*")} == {0}
+
+
+HELPED = """
+import multiprocessing, pathlib, subprocess
+
+ex.observers.append(FileObserver("runs"))
+
+def work(number):
+    os.write(1, b"from %d\\n" % number)
+
+@ex.main
+def main(how):
+    if how == "wandb":
+        ex.helper = subprocess.Popen([sys.executable, "wandb-core", str(os.getpid())])
+    elif how == "server":
+        ex.helper = subprocess.Popen(["sleep", "30"])
+    else:
+        with multiprocessing.get_context(how).Pool(2) as pool:
+            pool.map(work, range(4))
+    print("last " + "x" * 100_000, flush=True)
+
+if __name__ == "__main__":
+    ex.add_config(how="spawn")
+    ex.run_commandline()
+    if hasattr(ex, "helper"):
+        ex.helper.kill()
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["spawn", "wandb", *(pytest.param(how, marks=pytest.mark.slow) for how in ("forkserver", "server"))]
+)
+def test_helper_processes_of_libraries_are_neither_waited_for_nor_reported(start, tmp_path, how):
+    (tmp_path / "wandb-core").write_text("import time\ntime.sleep(60)\n")
+    run = start(tmp_path, HELPED, "with", f"how={how}")
+    shown = run.finish()
+    assert ("still held by sleep (process" in shown) == ("WARNING" in shown) == (how == "server"), shown
+    with open_store(tmp_path / "runs") as store:
+        output = store.get(1).read_output()[0].decode()
+    assert output.count("x") >= 100_000  # the log, which another process copies, may come in between
+    lines = sorted(line for line in output.splitlines() if line.startswith("from"))
+    assert lines == [f"from {number}" for number in range(4)] * (how in ("spawn", "forkserver"))
