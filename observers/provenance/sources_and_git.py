@@ -7,9 +7,11 @@ import functools
 import hashlib
 import importlib.metadata
 import itertools
+import logging
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -33,6 +35,8 @@ __all__ = [
     "source_name",
 ]
 
+_log = logging.getLogger(__name__)
+
 _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings are.
 _DIFF = (
@@ -42,6 +46,9 @@ _DIFF = (
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 # The last summary of git, and the lab that it is about.
 _last: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
+_REFUSED = "git refuses the repository, which belongs to another user"
+# Repositories that git does not read, with the reasons that were logged.
+_reported: set[tuple[Path | None, str]] = set()
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -200,7 +207,8 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
 
     Returns:
         Commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository. Without a
-        commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None.
+        commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None. If git does not read the
+        repository at all, `problem` says why.
     """
     global _last
     lab = str(base_dir), str(mainfile)
@@ -241,7 +249,7 @@ def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
     """Return the state of a repository without content, and the names of its untracked files."""
     head = _head(folder)
     if head is None:
-        return None
+        return _unreadable(folder)
     root, commit, branch = head
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all")
     state = {
@@ -254,11 +262,41 @@ def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
     return state, [entry[3:] for entry in (status or "").split("\0") if entry.startswith("?? ")]
 
 
+def _unreadable(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the state of a repository that git does not read, with a warning; None outside a repository."""
+    root = repository_of(folder)
+    problem = None if root is None else _problem(root)
+    if problem is None:
+        return None
+    if (root, problem) not in _reported:
+        _reported.add((root, problem))
+        hint = f"; if you trust it: git config --global --add safe.directory {shlex.quote(str(root))}"
+        shown = f"{problem}{hint}" if problem == _REFUSED else problem
+        _log.warning("%s: the run is recorded without commit and uncommitted changes, because %s", root, shown)
+    state = {"root": str(root), "url": f"git:{root}", "commit": None, "branch": None, "dirty": True}
+    return {**state, "problem": problem}, []
+
+
+def _problem(root: Path) -> str | None:
+    """Return why git does not read a repository."""
+    done = _run_git(root, "rev-parse", "--show-toplevel")
+    if isinstance(done, FileNotFoundError):
+        return "git is not installed"
+    if isinstance(done, Exception):
+        return f"git cannot be run ({' '.join(str(done).split())[:200]})"
+    text = done.stderr.decode(errors="replace")
+    if "dubious ownership" in text:
+        return _REFUSED
+    return f"git cannot read the repository ({' '.join(text.split())[:200]})" if done.returncode else None
+
+
 def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str, Any] | None:
     if summary is None:
         return None
     state, untracked = summary
-    diff = _git(state["root"], *_DIFF) if state["commit"] and state["dirty"] else ""
+    diff: str | None = None if "problem" in state else ""
+    if state["commit"] and state["dirty"]:
+        diff = _git(state["root"], *_DIFF)
     return {**state, "diff": diff, "untracked": _small_sources(Path(state["root"]), untracked)}
 
 
@@ -303,14 +341,19 @@ def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
 def _git(folder: str | Path, *arguments: str) -> str | None:
     if repository_of(folder) is None:
         return None
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=20, env=environment, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    done = _run_git(folder, *arguments)
+    if isinstance(done, Exception) or done.returncode:
         return None
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None
+    return done.stdout.decode(errors="surrogateescape")
+
+
+def _run_git(folder: str | Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | Exception:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20, env=environment, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return error
 
 
 def _small_sources(root: Path, names: list[str]) -> dict[str, str]:

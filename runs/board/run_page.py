@@ -135,7 +135,8 @@ def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
 def _git_text(run: Run) -> str:
     git = run.provenance.get("git")
     if not isinstance(git, Mapping) or not git.get("commit"):
-        return ""
+        problem = git.get("problem") if isinstance(git, Mapping) else None
+        return f"no commit recorded: {short_text(problem, 300)}" if problem else ""
     dirty = " with uncommitted changes" if git.get("dirty") else ""
     return f"{short_text(git['commit'], 60)} {short_text(git.get('branch') or '', 60)}{dirty}"
 

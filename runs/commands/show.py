@@ -178,7 +178,7 @@ def _sweep(run: Run) -> str:
 def _git(run: Run) -> str:
     git = mapping_of(run.provenance.get("git"))
     if not git.get("commit"):
-        return ""
+        return f"no commit recorded: {git['problem']}" if git.get("problem") else ""
     branch = f" on {git['branch']}" if git.get("branch") else ""
     return f"{git['commit']}{branch}{', with uncommitted changes' if git.get('dirty') else ''}"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from runs.comparison.difference import diff
+from runs.query.flattening import mapping_of
 from runs.query.texts import list_text
 from runs.rerun.environment import Differing, parsed_sources
 from runs.rerun.planning import Plan
@@ -55,6 +57,8 @@ def cause_notes(
         sources: Sources that differ, by name.
         differences: Differences of the environment that only the new run showed.
     """
+    if verdict.verdict == DIVERGED:
+        yield from _suspect_session(plan.record, verdict)
     loud = list_text(entry.name for entry in (*plan.environment.loud, *differences))
     if plan.restored is None:
         if verdict.verdict != IDENTICAL:
@@ -63,6 +67,34 @@ def cause_notes(
         yield f"the new run was not made of the recorded sources alone: {list_text(sources)} differ"
     elif verdict.verdict == DIVERGED and not loud:
         yield _unrecorded(plan.record)
+
+
+def _suspect_session(record: Record, verdict: Verdict) -> Iterator[str]:
+    """Yield which session of a resumed run may have continued otherwise than an unbroken run."""
+    sessions = record.run.sessions
+    if len(sessions) < 2:
+        return
+    last = verdict.first.step if verdict.first else None
+    begun = [number for number, session in enumerate(sessions, 1) if number > 1 and _began_before(session, last)]
+    if not begun:
+        yield f"the first difference lies in session 1 of {len(sessions)}, so no resuming explains it"
+        return
+    number, session = begun[-1], sessions[begun[-1] - 1]
+    step = session.get("step")
+    at = f" at step {step}" if isinstance(step, int) else ""
+    environment = mapping_of(session.get("changed_environment")).items()
+    names = [f"{part} {name}" for part, entries in environment for name in mapping_of(entries)]
+    changed = list_text([*(session.get("changed_sources") or ()), *names])
+    why = f"{changed} had changed by then" if changed else "if it was not resumed exactly, an unbroken run differs"
+    yield (
+        f"run {record.id} was resumed: its session {number} of {len(sessions)} began{at}, before the first difference, "
+        f"and is a suspect ({why}); to check the resuming of such a run: python -m runs resume --verify"
+    )
+
+
+def _began_before(session: Mapping[str, Any], step: float | None) -> bool:
+    begun = session.get("step")
+    return step is None or not isinstance(begun, int) or begun < step
 
 
 def _cause_in_place(record: Record, code: str, environment: str) -> str:

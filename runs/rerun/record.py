@@ -50,6 +50,7 @@ class GitState:
         diff: The uncommitted changes as a patch; None if the record lacks them.
         is_dirty: Whether there were uncommitted changes.
         untracked: Contents of untracked files by path.
+        problem: Why git did not read the repository when the run started; empty if it did.
     """
 
     commit: str | None
@@ -57,6 +58,7 @@ class GitState:
     diff: str | None
     is_dirty: bool
     untracked: Mapping[str, str]
+    problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Record:
             diff if isinstance(diff, str) else None,
             bool(state.get("dirty")),
             {str(name): str(text) for name, text in mapping_of(state.get("untracked")).items()},
+            _text(state.get("problem")),
         )
 
     @property

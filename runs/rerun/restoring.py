@@ -117,8 +117,12 @@ def _without_repository(record: Record) -> str:
             f"git refuses the repository in {root}, which belongs to another user (if you trust it: git config "
             f"--global --add safe.directory {root})"
         )
+    elif commit and _git(["--version"]) is None:
+        why = "git is not installed"
     elif commit:
         why = f"no repository with its commit {commit[:12]} is at hand"
+    elif record.git.problem:
+        why = f"it was recorded without a commit, because {record.git.problem}"
     else:
         why = "it was made outside of git" if record.provenance else "its record names no commit"
     return f"{why}: only the recorded sources are restored, no other file of the lab"

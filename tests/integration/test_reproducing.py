@@ -96,6 +96,9 @@ def main(_run):
 """
 
 
+SAFE = "git config --global --add safe.directory"
+
+
 def git(folder, *words):
     who = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
     return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout
@@ -672,3 +675,66 @@ def test_switches_are_set_as_they_were(lab, tmp_path, monkeypatch):
     monkeypatch.delenv("PYTHONHASHSEED")
     done = reproduce("1", store=lab.store, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+
+
+def test_run_whose_repository_git_refused_says_so_at_its_start_and_when_it_is_reproduced(
+    lab, monkeypatch, tmp_path, capfd
+):
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    done = lab.process(["train.py"])
+    assert done.returncode == 0
+    assert (
+        f"because git refuses the repository, which belongs to another user; if you trust it: {SAFE} {lab.folder}"
+        in (done.stderr)
+    )
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    assert main(["--store", str(lab.store), "show", "1"]) == 0
+    assert "no commit recorded: git refuses the repository" in capfd.readouterr().out
+    assert main(["--store", str(lab.store), "reproduce", "1", "--dry"]) == 0
+    assert "recorded without a commit, because git refuses the repository, which belongs to" in capfd.readouterr().out
+
+
+RESUMED = """
+from pathlib import Path
+
+import torch
+
+from experiments import Experiment
+from ingredients import checkpoint
+from observers import file_observer, run_folder
+
+ex = Experiment("resumed", ingredients=[checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.automain
+def main(_config, _run):
+    model = torch.nn.Linear(1, 1)
+    parts = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        place, loss = keeper.begin(parts), 1.0
+        with keeper.session():
+            while place.epoch < 4:
+                place.epoch, place.step, loss = place.epoch + 1, place.step + 1, loss / 2
+                _run.log_scalar("loss", loss, place.step)
+                keeper.save(place, parts, final=place.epoch == 4)
+                if place.epoch == 2 and Path("fail").exists():
+                    raise RuntimeError("asked to")
+"""
+
+
+@pytest.mark.slow
+def test_session_that_did_not_continue_exactly_is_named(lab):
+    (lab.folder / "resumed.py").write_text(RESUMED)  # whose loss starts over when it is resumed
+    (lab.folder / "fail").touch()
+    lab.run(script="resumed.py", code=1)
+    (lab.folder / "fail").unlink()
+    done = lab.process(["-m", "runs", "resume", "1"])
+    assert done.returncode == 0, done.stderr
+    done = reproduce("1", store=lab.store, cwd=lab.folder)
+    assert (done.returncode, done.stdout[:8]) == (1, "DIVERGED"), done.stderr
+    assert "run 1 was resumed: its session 2 of 2 began at step 2, before the first difference, and is a suspect" in (
+        done.stdout + done.stderr
+    )

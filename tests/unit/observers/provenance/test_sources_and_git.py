@@ -157,3 +157,36 @@ def test_repository_that_git_cannot_compare_counts_as_changed(tmp_path, git):
     state = provenance.lab_git_state(tmp_path, None)
     assert (state["commit"], state["dirty"], state["diff"]) == (git("rev-parse", "HEAD"), True, None)
     assert provenance.uncommitted_files(tmp_path, []) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem", "hint"),
+    [
+        (
+            {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"},
+            "git refuses the repository, which belongs to another user",
+            "; if you trust it: git config --global --add safe.directory {root}",
+        ),
+        ({"PATH": "/nowhere"}, "git is not installed", ""),
+        (
+            {},
+            "git cannot read the repository (fatal: bad config line 2 in file .git/config)",
+            "",
+        ),
+    ],
+)
+def test_repository_that_git_does_not_read_is_told_once(tmp_path, monkeypatch, caplog, variables, problem, hint):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if not variables:
+        (tmp_path / ".git" / "config").write_text("[")
+    state = provenance.lab_git_state(tmp_path, None, content=False)
+    root = str(tmp_path.resolve())
+    problem = problem.format(root=root)
+    expected = {"root": root, "url": f"git:{root}", "commit": None, "branch": None, "dirty": True, "problem": problem}
+    assert state == expected
+    assert provenance.lab_git_state(tmp_path, None) == {**expected, "diff": None, "untracked": {}}
+    provenance.lab_git_state(tmp_path, None)
+    text = f"the run is recorded without commit and uncommitted changes, because {problem}{hint.format(root=root)}"
+    assert [record.getMessage() for record in caplog.records] == [f"{root}: {text}"]
