@@ -587,7 +587,9 @@ def test_database_of_mlflow_with_a_damaged_page_gives_what_it_has(table, store, 
     outcomes = {run.id: run for run in take(path, store)}
     assert {run.outcome for run in outcomes.values()} == {"new"}
     [parent] = [run for run in store if run["meta.comment"] == "parent"]
-    assert outcomes[parent.id].left_out == ("metrics after row 0 (database disk image is malformed)",)
+    damage, metrics = outcomes[parent.id].left_out
+    assert damage.startswith("mlflow.db is damaged (")
+    assert metrics == "metrics after row 0 (database disk image is malformed)"
     assert (parent.config["lr"], list(parent.artifacts)) == (0.1, ["files/config.json", "files/notes/a.txt"])
 
 

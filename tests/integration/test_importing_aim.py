@@ -100,6 +100,25 @@ def test_run_of_aim_cut_anywhere_fails_or_keeps_what_aim_can_read_and_is_complet
     assert sorted(each.outcome for each in take(source, store)) == ["new", "present", "present"]
 
 
+@pytest.mark.nightly
+def test_flipped_bit_in_a_run_of_aim_loses_no_point_without_a_word(source, tmp_path):
+    def read():
+        found = {}
+        with open_store(tmp_path / str(len([*tmp_path.iterdir()])), create=True) as store:
+            for run in take(source, store):
+                found[run.place] = run.num_points, run.left_out
+        return found
+
+    whole = read()
+    for file in sorted((source / ".aim").glob("*/chunks/*/*.sst"))[:4]:
+        data = file.read_bytes()
+        for number, place in enumerate(np.linspace(0, len(data) - 1, 10).astype(int)):
+            file.write_bytes(data[:place] + bytes([data[place] ^ 1 << number % 8]) + data[place + 1 :])
+            for name, (num_points, left_out) in read().items():
+                assert num_points >= whole[name][0] or left_out != whole[name][1], (file, place)
+        file.write_bytes(data)
+
+
 def _execute(database, statement):
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(statement)

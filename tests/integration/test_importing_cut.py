@@ -1,9 +1,10 @@
-"""Sources that are cut, and imports that are killed: what is whole arrives, nothing twice, and the source stays."""
+"""Sources that are cut, flipped or copied, and imports that are killed: what is whole arrives once, damage is said."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import warnings
@@ -48,6 +49,8 @@ SAMPLE = {
 PACKAGES = {"wandb": "wandb", "neptune": "pyarrow", "hydra": "tensorboard", "tensorboard": "tensorboard"}
 # Files of which only whole ones can be read.
 ALL_OR_NONE = (".zip", ".parquet", ".db")
+# Files whose checksums find each flipped byte.
+CHECKED = (".wandb", ".zip")
 # Files without points.
 POINTLESS = (".yaml", ".json", ".png", ".log")
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree", "sqlite3.connect"}
@@ -118,11 +121,11 @@ def is_beginning(part, whole):
     )
 
 
-def check_cuts(path, file, kind):
-    """Cut a file at 20 places and compare each time what is read with the whole."""
+def check_cuts(path, file, kind, num_places=20):
+    """Cut a file at some places and compare each time what is read with the whole."""
     data, whole, counts = file.read_bytes(), read(path, kind), []
     is_of_all = file.suffix in (".db", ".yaml", ".png")  # which several runs share
-    for size in np.linspace(0, len(data) - 2, 20).astype(int):
+    for size in np.linspace(0, len(data) - 2, num_places).astype(int):
         file.write_bytes(data[:size])
         try:
             runs = read(path, kind)
@@ -160,6 +163,59 @@ def test_further_file_cut_anywhere_takes_along_nothing_else(name, pattern, sourc
     path, folder, kind = source(name)
     [file] = folder.glob(pattern)
     check_cuts(path, file, kind)
+
+
+def num_points(runs):
+    return sum(len(steps) for points, _ in runs.values() for steps, _ in (points or {}).values())
+
+
+def check_flips(path, file, kind, num_places):
+    """Flip a bit at some places: all points are read, or damage is reported; what checksums cover is right."""
+    data, whole = file.read_bytes(), read(path, kind)
+    is_checked = file.suffix in CHECKED or "tfevents" in file.name
+    for number, place in enumerate(np.linspace(0, len(data) - 1, num_places).astype(int)):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1 << number % 8]) + data[place + 1 :])
+        try:
+            runs = read(path, kind)
+        except ForeignError:
+            continue
+        if all(name in whole and left_out == whole[name][1] for name, (_, left_out) in runs.items()):
+            assert num_points(runs) >= num_points(whole), (place, data[place], number % 8)
+            assert runs == whole or not is_checked, (place, data[place], number % 8)
+    file.write_bytes(data)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("num_places", [4, pytest.param(40, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", FILES)
+def test_flipped_bit_loses_no_point_without_a_word(name, num_places, source):
+    path, folder, kind = source(name)
+    for pattern in (FILES[name][0], *(FILES[name][1] if num_places > 10 else ())):
+        [file] = folder.glob(pattern)
+        check_flips(path, file, kind, num_places)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FILES)
+def test_source_cut_at_forty_places_says_what_is_missing(name, source):
+    path, folder, kind = source(name)
+    for pattern in (FILES[name][0], *FILES[name][1]):
+        [file] = folder.glob(pattern)
+        check_cuts(path, file, kind, 40)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", FILES)
+def test_copy_of_a_source_adds_nothing(name, source, store, tmp_path):
+    path, folder, kind = source(name)
+    first = [run.outcome for run in import_foreign(path, store, kind)]
+    contents = contents_of(store)
+    copied = tmp_path / "elsewhere"
+    shutil.copytree(folder, copied, copy_function=shutil.copy)  # with new times
+    for place in (path, copied / path.relative_to(folder)):
+        again = [run.outcome for run in import_foreign(place, store, kind)]
+        assert (first.count("new"), first.count("failed")) == (again.count("present"), again.count("failed"))
+        assert (contents_of(store), store.trash()) == (contents, [])
 
 
 def killed_in(action, folder, number):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -123,6 +124,20 @@ def test_cut_database_is_called_damaged(name, tmp_path, store, capsys):
         assert "malformed): the database is damaged, or cut off" in capsys.readouterr().err
     with pytest.raises(ForeignError, match="holds no runs of a known tracker"):
         take(tmp_path / "store", store)
+
+
+def test_points_that_a_flipped_bit_takes_away_from_a_run_of_a_database_are_reported(tmp_path, store):
+    path = unpack("mlflow", tmp_path) / "mlflow.db"
+    whole = {run.place: run.num_points for run in take(path, store)}
+    place = max(whole, key=whole.get)
+    key, data, num_fewer = place.rpartition(" ")[2].encode(), path.read_bytes(), 0
+    for match in [*re.finditer(key, data)][::14]:
+        path.write_bytes(data[: match.start()] + bytes([data[match.start()] ^ 1]) + data[match.start() + 1 :])
+        for run in take(path, store):
+            if run.num_points < whole.get(run.place, 0):
+                num_fewer += 1
+                assert "mlflow.db is damaged" in run.left_out[0]
+    assert num_fewer
 
 
 @pytest.mark.parametrize(

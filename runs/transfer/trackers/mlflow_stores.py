@@ -32,7 +32,14 @@ from runs.transfer.trackers.foreign_run import (
     parse_value,
     take_status,
 )
-from runs.transfer.trackers.source_files import files_below, is_database, is_inside, open_database, table_columns
+from runs.transfer.trackers.source_files import (
+    damage_of,
+    files_below,
+    is_database,
+    is_inside,
+    open_database,
+    table_columns,
+)
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -97,11 +104,12 @@ def _find_rows(path: Path) -> Iterator[Found]:
         missing = _TABLES - table_columns(database).keys()
         if missing:
             raise ForeignError(f"{path} has no table {', '.join(sorted(missing))}; expected a database of MLflow")
+        damage = damage_of(path, database)
         keys = database.execute(
             "SELECT run_uuid FROM runs WHERE lifecycle_stage IS NOT 'deleted' ORDER BY start_time, run_uuid"
         ).fetchall()
         for (key,) in keys:
-            yield Found(key, f"{path}, run {key}", partial(_read_row, path, database, key))
+            yield Found(key, f"{path}, run {key}", partial(_read_row, path, database, key, damage))
 
 
 def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
@@ -136,8 +144,8 @@ def _seconds(milliseconds: Any) -> float | None:
 # ---------------------------------------------------------------------- a database
 
 
-def _read_row(path: Path, database: sqlite3.Connection, key: str) -> ForeignRun:
-    left_out: list[str] = []
+def _read_row(path: Path, database: sqlite3.Connection, key: str, damage: list[str]) -> ForeignRun:
+    left_out = [*damage]
     try:
         database.row_factory = sqlite3.Row
         row = database.execute(

@@ -15,6 +15,7 @@ from runs.errors import ForeignError
 
 __all__ = [
     "INCOMPLETE",
+    "damage_of",
     "damage_texts",
     "file_inside",
     "files_below",
@@ -146,6 +147,21 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
             # Not its subclasses, such as that for a locked one.
             damage = ": the database is damaged, or cut off" if type(error) is sqlite3.DatabaseError else ""
             raise ForeignError(f"{path}: it cannot be read ({error}){damage}") from error
+
+
+def damage_of(path: Path, database: sqlite3.Connection) -> list[str]:
+    """Return a sentence if a database is damaged, as rows may be missing then; there are no checksums of values.
+
+    Args:
+        path: The file.
+        database: The open database.
+    """
+    try:
+        ((found,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
+    except (sqlite3.Error, ValueError) as error:
+        found = str(error)
+    reason = " ".join(found.replace("*** in database main ***", "").split())
+    return [] if found == "ok" else [f"{path.name} is damaged ({reason}): rows may be missing or wrong"]
 
 
 def table_columns(database: sqlite3.Connection) -> dict[str, set[str]]:

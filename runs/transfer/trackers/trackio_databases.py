@@ -21,7 +21,7 @@ from observers.record.media_files import Content, MediaEntry
 from runs.errors import ForeignError
 from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
 from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import file_inside, is_database, open_database, table_columns
+from runs.transfer.trackers.source_files import damage_of, file_inside, is_database, open_database, table_columns
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -40,12 +40,14 @@ class _Project(NamedTuple):
         database: The connection.
         columns: The columns of each table.
         identity: The column that identifies runs: `run_id`, or `run_name` in old databases.
+        damage: A sentence if it is damaged.
     """
 
     path: Path
     database: sqlite3.Connection
     columns: dict[str, set[str]]
     identity: str
+    damage: list[str]
 
     def rows(self, table: str, key: str, left_out: list[str], order: str = "id") -> Iterator[sqlite3.Row]:
         """Yield the rows of a run in a table, as far as they can be read; none if there is no such table."""
@@ -66,6 +68,11 @@ def recognizes(path: Path) -> bool:
 
 def find(path: Path) -> Iterator[Found]:
     """Yield each run of each project; a damaged database counts as one."""
+    others = [] if path.is_file() else [file for file in sorted(path.glob("*.db")) if not is_database(file)]
+    for file in others:
+        if not file.is_symlink() and file.is_file():
+            error = ForeignError(f"{file}: it is damaged, or no database")
+            yield Found(file.stem, str(file), partial(_fail, error))
     for file in _files(path):
         try:
             with open_database(file) as database:
@@ -73,7 +80,8 @@ def find(path: Path) -> Iterator[Found]:
                 columns = table_columns(database)
                 if not columns.get("metrics", set()) >= _COLUMNS:
                     continue
-                project = _Project(file, database, columns, "run_id" if "run_id" in columns["metrics"] else "run_name")
+                identity = "run_id" if "run_id" in columns["metrics"] else "run_name"
+                project = _Project(file, database, columns, identity, damage_of(file, database))
                 for key, since in _keys(project):
                     place, read, former = f"{file}, run {key}", partial(_read, project, key), f"{file.stem}/{key}"
                     is_unique = project.identity == "run_id"  # unlike a name, which others may have at other places
@@ -134,6 +142,7 @@ class _Reading:
     def read(self) -> ForeignRun:
         """Return the run."""
         run, times = self.run, []
+        run.left_out += self.project.damage
         for row in self.project.rows("metrics", self.key, run.left_out, "timestamp, id"):
             run.title = str(row["run_name"])
             times.append(self._take("", row, row["step"]))
