@@ -1,4 +1,4 @@
-"""The options `-F`, `-m`, `-T`, `-E`, `-R`, `-A` and `-e` of an experiment's command line, with Sacred's forms."""
+"""Options of an experiment's command line, `-F`, `-m`, `-T`, `-E`, `-R`, `-A`, `-e` and `-f`, with Sacred's forms."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ __all__ = [
     "clean_option",
     "environment_option",
     "file_option",
+    "force_option",
     "mongo_option",
     "reads_option",
     "tensorboard_option",
@@ -99,3 +100,9 @@ def clean_option(args: bool, run: Any) -> None:
     if names:
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         raise RuntimeError(f"-e: not committed: {', '.join(names[:_MOST_NAMES])}{more}; commit them, or leave out -e")
+
+
+@cli_option("-f", "--force", is_flag=True)
+def force_option(args: bool, run: Any) -> None:
+    """Accept settings that no scope declares, values of other types than declared, and settings that nothing reads."""
+    run.force = True

@@ -37,7 +37,14 @@ from ingredients.errors import ConfigError
 from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World, world_of
 from observers.file.observer import FileObserver
-from observers.options import clean_option, environment_option, file_option, mongo_option, tensorboard_option
+from observers.options import (
+    clean_option,
+    environment_option,
+    file_option,
+    force_option,
+    mongo_option,
+    tensorboard_option,
+)
 from observers.record.identity import CHECK_VARIABLE
 from observers.record.redaction import redact
 from observers.tensorboard.tensorboard_observer import TensorBoardObserver
@@ -132,7 +139,8 @@ class Launcher:
         Args:
             options: Sacred's, and those that an experiment adds.
         """
-        return [_OBSERVING.get(option.get_flag(), option) for option in options]
+        ours = {**_OBSERVING, force_option.get_flag(): force_option}
+        return [ours.get(option.get_flag(), option) for option in options]
 
     def create_run(
         self,

@@ -74,11 +74,11 @@ class Destination:
 
     @property
     def label(self) -> str:
-        """The destination in messages and files, without credentials."""
-        scheme, _, rest = redact(self.url or "mongodb://localhost:27017").partition("://")
-        url = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
-        names = f" ({self.prefix}_*)" if self.prefix else f" ({self.collection})" if self.collection else ""
-        return f"{url}/{self.db_name}{names}"
+        """The destination without credentials, in messages and as `open_store` takes it."""
+        url = redact(self.url or "localhost:27017")
+        scheme, _, rest = url.partition("://") if "://" in url else ("mongodb", "", url)
+        names = f"#{self.prefix or self.collection}" if self.prefix or self.collection else ""
+        return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/{self.db_name}{names}"
 
     def written(self) -> dict[str, str]:
         """Return the content of `destination.json`, without credentials."""

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shutil
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -420,6 +421,29 @@ def test_explain_tells_access_from_outage(error, words):
 
 def test_label_of_a_destination_hides_credentials():
     assert Destination("mongodb://me:pw@host:1/x?authSource=admin", "db").label == "mongodb://host:1/db"
+
+
+def test_place_of_a_record_is_a_store(mongo_url, tmp_path, caplog):
+    address = mongo_url.removeprefix("mongodb://")
+    for url, options in (
+        (mongo_url, {}),
+        (address, {}),
+        (address, {"collection_prefix": "lab"}),
+        (f"{mongo_url}/?appname=mine", {"collection": "mine"}),
+    ):
+        name = f"place_{uuid.uuid4().hex}"
+        ex = Experiment("placed", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+        ex.main(lambda: 7)
+        ex.observers.append(MongoObserver(url, name, **options))
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            ex.run()
+        [place] = [line.partition("Recorded in ")[2] for line in caplog.messages if "Recorded in" in line]
+        with open_store(place) as store:
+            assert [run.result for run in store.find()] == [7]
+            assert store.where == place
+        with pymongo.MongoClient(mongo_url) as client:
+            client.drop_database(name)
 
 
 @pytest.mark.slow

@@ -286,6 +286,13 @@ def test_force_lets_suspicious_changes_through(experiment, capfd):
         assert (config.optimizer.nmae, config.optimizer.seed) == ("x", 3)
 
 
+def test_help_says_what_force_does(experiment, capsys):
+    with pytest.raises(SystemExit):
+        experiment.run_commandline(["lab.py", "-h"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "-f --force Accept settings that no scope declares, values of other types" in said
+
+
 def test_force_is_recorded_as_it_was_given(experiment, tmp_path):
     for force in (True, False):
         run = experiment.run(options={"--force": force, "--capture": "no"})

@@ -51,7 +51,7 @@ class MongoDatabase:
             self._client: pymongo.MongoClient[Document] = destination.connect()
         except (ConfigurationError, InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error
-        self.where = f"{destination.label}#{prefix}" if prefix else destination.label
+        self.where = destination.label
         self.database = self._client[name]
         try:
             with self.errors():
