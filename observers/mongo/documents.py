@@ -22,7 +22,7 @@ import bson
 from observers.record.json_text import parse_json
 from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 
-__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
+__all__ = ["ENTRY_BYTES", "FILE", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
 
 # About 20 entries and 4 lists of these sizes fit into 16 MB, and listing runs stays fast.
 ENTRY_BYTES = 256 * 1024
@@ -30,7 +30,8 @@ LIST_BYTES = 2 * 2**20
 MAX_DEPTH = 64
 # Smaller values are not worth a separate file.
 _WORTH_BYTES = 1024
-_FILE = "stored_as_file"
+# The entry of a stand-in that names the file of a large value.
+FILE = "stored_as_file"
 
 
 def object_id(*parts: str | int) -> bson.ObjectId:
@@ -88,7 +89,7 @@ class Packer:
         """
         file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
         self.files[file_id] = content
-        return {_FILE: str(file_id), "bytes": len(content)}
+        return {FILE: str(file_id), "bytes": len(content)}
 
     def listed(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
         """Return the entry of a list, truncated if it is too long, then with `<name>_file`.
@@ -164,8 +165,8 @@ def files_in(value: Any) -> Iterator[bson.ObjectId]:
         for item in value:
             yield from files_in(item)
     elif isinstance(value, dict):
-        if bson.ObjectId.is_valid(value.get(_FILE)):
-            yield bson.ObjectId(value[_FILE])
+        if bson.ObjectId.is_valid(value.get(FILE)):
+            yield bson.ObjectId(value[FILE])
         for item in value.values():
             yield from files_in(item)
 
@@ -184,10 +185,10 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
         return [restore(item, read) for item in value]
     if not isinstance(value, dict):
         return value
-    if not bson.ObjectId.is_valid(value.get(_FILE)):
+    if not bson.ObjectId.is_valid(value.get(FILE)):
         return {key: restore(item, read) for key, item in value.items()}
-    whole = parse_json(read(bson.ObjectId(value[_FILE])))
-    beside = {key: restore(item, read) for key, item in value.items() if key not in (_FILE, "bytes")}
+    whole = parse_json(read(bson.ObjectId(value[FILE])))
+    beside = {key: restore(item, read) for key, item in value.items() if key not in (FILE, "bytes")}
     return {**whole, **beside} if isinstance(whole, dict) else whole
 
 

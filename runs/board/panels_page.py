@@ -111,7 +111,7 @@ def _panel(visit: Visit) -> Response:
         return numbers_response(chart_document(visit, view, chart))
     runs = _drawn_runs(visit, view)
     # First, as `make_panel` copies the runs with all that they hold.
-    visit.store.prefetch(runs, ["uid", "status", "start_time", "display_name", "heartbeat", "stop_time"])
+    visit.store.prefetch(runs, ["metrics", "uid", "status", "start_time", "display_name", "heartbeat", "stop_time"])
     colours = colours_of(runs)
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
     panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")), visit.board.curves)
@@ -178,6 +178,7 @@ def _points(visit: Visit) -> Response:
     """Answer with all points of the curves of one panel."""
     view = RunsView.of(visit.request.query_params)
     runs = _drawn_runs(visit, view)
+    visit.store.prefetch(runs, ["metrics"])
     existing = {name for run in runs for name in run.metrics}
     for text in _quantities(visit.asked("panel"), runs):
         for name in Quantity.of(text, existing).names:

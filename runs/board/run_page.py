@@ -85,7 +85,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     set_by = _tried(problems, lambda: origins(run), {})
     entries = [(name, config[name], set_by[name]) for name in set_by if name in config]
     defaults = [(name, value) for name, value in config.items() if name not in set_by]
-    summary = _tried(problems, lambda: run.summary, {})
+    summary = _tried(problems, run.statistics, {})
     names = sorted(name for name in summary if not name.startswith("system/"))
     rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
     note = _tried(problems, lambda: run.note, "")

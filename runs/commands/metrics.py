@@ -103,12 +103,13 @@ def _print_summary(run: Run, others: Mapping[str, Sequence[Any]]) -> None:
     if others:
         counts = ", ".join(f"{name} ({len(values)})" for name, values in others.items())
         print_text(f"values that are no numbers, which are shown if you name a metric: {counts}")
-    if not run.summary:
+    statistics = run.statistics()
+    if not statistics:
         print_text(f"run {run.id} has no metrics")
         return
     columns = [Column("name", is_kept=True), *(Column(name, is_number=True) for name in _STATISTICS)]
     rows = [
         [Cell(name), *(Cell(value_text(summary.get(each))) for each in _STATISTICS)]
-        for name, summary in sorted(run.summary.items(), key=lambda item: (item[0].startswith("system/"), item[0]))
+        for name, summary in sorted(statistics.items(), key=lambda item: (item[0].startswith("system/"), item[0]))
     ]
     print_table(columns, rows)

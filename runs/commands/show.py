@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "add_arguments", "main"]
 
 JSON = SHOWN
-_MAX_LINES = 12
+_MAX_LINES, _MAX_CHARACTERS = 12, 80
+# Entries of `info` that are printed in another form.
+_FOLDED = " …"
+_PRINTED = ("ranks", "alerts", "alert_level")
 _STATISTICS = ("count", "last", "min", "max")
 
 
@@ -47,6 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         _print_alerts(run)
         _print_config(run, is_whole=arguments.config)
         _print_metrics(run)
+        _print_info(run)
         _print_failure(run)
     return 0
 
@@ -210,15 +214,41 @@ def _setting_row(name: str, value: Any, set_by: str) -> list[Cell]:
 
 
 def _print_metrics(run: Run) -> None:
-    names = [name for name in run.summary if not name.startswith("system/")]
-    if not names:
+    statistics = {name: each for name, each in run.statistics().items() if not name.startswith("system/")}
+    if not statistics:
         return
     print_text("metrics", "bold")
     columns = [Column("  name"), *(Column(name, is_number=True) for name in _STATISTICS)]
     rows = [
-        [Cell(f"  {name}"), *(Cell(value_text(run.summary[name].get(each))) for each in _STATISTICS)] for name in names
+        [Cell(f"  {name}"), *(Cell(value_text(each.get(statistic))) for statistic in _STATISTICS)]
+        for name, each in statistics.items()
     ]
     print_table(columns, rows)
+
+
+def _print_info(run: Run) -> None:
+    """Print what the run noted in its info, but the curves that are among its metrics."""
+    from runs.stores.run import STEPS
+
+    curves = {name + end for name in run.statistics().keys() - run.summary.keys() for end in ("", STEPS)}
+    info = dotted({name: value for name, value in run.info.items() if name not in curves and name not in _PRINTED})
+    if not info:
+        return
+    print_text("info", "bold")
+    rows = [[Cell(f"  {name}"), Cell(_folded(value))] for name, value in list(info.items())[:_MAX_LINES]]
+    print_table([Column(is_kept=True), Column()], rows)
+    is_cut = any(cell.text.endswith(_FOLDED) for _, cell in rows)
+    if is_cut or len(info) > _MAX_LINES:
+        more = f"{len(info) - _MAX_LINES} more" if len(info) > _MAX_LINES else "in full"
+        print_text(f"  {more}: python -m runs show {run.id} --json", "dim")
+
+
+def _folded(value: Any) -> str:
+    text = value_text(value, exact=True)
+    if len(text) <= _MAX_CHARACTERS:
+        return text
+    size = f" ({len(value):,} entries)" if isinstance(value, list) else ""
+    return f"{text[: _MAX_CHARACTERS - len(size)]}{size}{_FOLDED}"
 
 
 def _print_failure(run: Run) -> None:

@@ -194,7 +194,7 @@ def shown_run(run: Run) -> ShownRun:
         "children": [child.id for child in run.children()],
         "config": run.config.to_dict(),
         "info": run.info.to_dict(),
-        "metrics": run.summary,
+        "metrics": run.statistics(),
         "artifacts": list(run.artifacts),
         "checkpoints": list(run.checkpoints),
         "sources": list(run.sources),
@@ -213,7 +213,7 @@ def statistics_of(run: Run) -> Statistics:
     Args:
         run: The run.
     """
-    return {"id": run.id, "uid": run.uid, "metrics": run.summary}
+    return {"id": run.id, "uid": run.uid, "metrics": run.statistics()}
 
 
 def curves_of(run: Run, names: Sequence[str], num_points: int | None = None) -> Curves:

@@ -26,11 +26,31 @@ if TYPE_CHECKING:
     from observers.record.points.points import Series
     from runs.stores.authors import Author
 
-__all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "Run", "RunStore"]
+__all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "STEPS", "Run", "RunStore", "curves_in"]
 
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
 COPYING, REMOVING, HELD = "COPYING", "REMOVING", "HELD"
+# PyMARL and its descendants keep curves in `info`: `name`, a list of values, and `name_T`, a list of their steps.
+STEPS = "_T"
+
+
+def curves_in(info: Mapping[str, Any]) -> list[str]:
+    """Return the names of the curves that a project keeps in `info`; see `STEPS`."""
+    return [name for name in info if _is_curve(info[name], info.get(f"{name}{STEPS}"))]
+
+
+def _is_curve(values: Any, steps: Any) -> bool:
+    if not (isinstance(values, list) and isinstance(steps, list) and values and steps):
+        return False
+    return isinstance(values[0], int | float | None) and isinstance(steps[0], int | float)
+
+
+def _curve_in(info: Mapping[str, Any], name: str) -> Series | None:
+    from runs.stores.stock_sacred import series_of
+
+    values, steps = info.get(name), info.get(f"{name}{STEPS}")
+    return series_of({"values": values, "steps": steps}, None) if _is_curve(values, steps) else None
 
 
 class RunStore(Protocol):
@@ -290,6 +310,16 @@ class Run(RecordReader):
         summary = self._read_part("summary")
         return {name: value for name, value in summary.items() if isinstance(value, dict)}
 
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Return the `summary`, and the same of the curves that it kept in `info`."""
+        info = self._read_part("info")
+        if not (names := sorted(set(curves_in(info)) - self.summary.keys())):
+            return self.summary
+        from observers.record.points.summaries import summarize
+
+        curves = ((name, _curve_in(info, name)) for name in names)
+        return {**self.summary, **{name: summarize(one.values, one.steps) for name, one in curves if one is not None}}
+
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
         """Its origins: `git`, `packages`, `machine`; empty for a run of stock Sacred."""
@@ -304,8 +334,30 @@ class Run(RecordReader):
 
     @property
     def metrics(self) -> list[str]:
-        """Names of its metrics."""
+        """Names of its metrics: those that it logged, and the curves that it kept in `info`."""
+        return sorted({*self.logged_metrics, *self.curves_in_info})
+
+    @property
+    def logged_metrics(self) -> list[str]:
+        """Names of the metrics that it logged."""
         return sorted(self._readable(lambda: dict.fromkeys(self._metric_names())))
+
+    @functools.cached_property
+    def curves_in_info(self) -> list[str]:
+        """Names of the curves that it kept in `info`; see `STEPS`."""
+        try:
+            return curves_in(self._part("info"))
+        except StoreAwayError:
+            raise
+        except StoreError:  # a damaged info does not hide the metrics that it logged
+            return []
+
+    def _info_entries(self, *names: str) -> Mapping[str, Any]:
+        """Return some entries of `info`; the others may be many, and are not kept in memory."""
+        return self._readable(lambda: self._part("info"))
+
+    def _curve_in_info(self, name: str) -> Series | None:
+        return _curve_in(self._info_entries(name, f"{name}{STEPS}"), name)
 
     def metric(self, name: str, num_points: int | None = None) -> Series:
         """Return the points of a metric.
@@ -317,9 +369,9 @@ class Run(RecordReader):
         Raises:
             StoreError: If there is no such metric.
         """
-        series = self._series(name)
-        if series is None and name != unquoted(name):
-            series = self._series(unquoted(name))
+        names = dict.fromkeys((name, unquoted(name)))
+        reads = ((read, each) for read in (self._series, self._curve_in_info) for each in names)
+        series = next((found for read, each in reads if (found := read(each)) is not None), None)
         if series is None:
             hint = suggestion(name, self.metrics, f"there are: {', '.join(self.metrics) or 'none'}")
             raise StoreError(f"run {self.id} has no metric {name!r}; {hint}")
@@ -350,7 +402,7 @@ class Run(RecordReader):
         from runs.stores.epochs import epochs_at
 
         known = set(self.metrics)
-        return epochs_at(lambda name: self._series(name) if name in known else None, self.get, steps)
+        return epochs_at(lambda name: self.metric(name) if name in known else None, self.get, steps)
 
     # ------------------------------------------------------------------ files
 

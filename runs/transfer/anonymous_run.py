@@ -67,7 +67,7 @@ class AnonymousRun(Run):
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
-        return {self._hidden.text(name): name for name in self._run.metrics}
+        return {self._hidden.text(name): name for name in self._run.logged_metrics}
 
     def _metric_names(self) -> list[str]:
         return list(self._names)

@@ -31,7 +31,7 @@ def write_metrics(run: Run, folder: Path) -> None:
         StoreError: If a metric cannot be read.
         OSError: If the folder cannot be written.
     """
-    names = run.metrics
+    names = run.logged_metrics  # curves in `info` are copied with it
 
     def each() -> Iterator[tuple[str, Series]]:
         for number, name in enumerate(names):

@@ -97,7 +97,7 @@ class Chart {
     const layout = layoutOf({
       height: 240,
       xaxis: {
-        title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 },
+        title: { text: axis.value !== "times" ? "" : x.length || !this.found.count ? "seconds" : "no point has a time", standoff: 4 },
         ...(this.range && this.isWatched ? { range: [...this.range] } : {}),
       },
       yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },

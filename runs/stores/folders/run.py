@@ -298,7 +298,7 @@ def version_of_points(folder: Path) -> Hashable | None:
     if any(os.path.lexists(f"{folder}/{name}") for name in (LIVE, CHILD_POINTS)):
         return None
     stats = []
-    for name in (POINTS, NAMES, SUMS, SACRED_METRICS):
+    for name in (POINTS, NAMES, SUMS, SACRED_METRICS, INFO):
         with contextlib.suppress(OSError):
             status = os.stat(f"{folder}/{name}")  # noqa: PTH116
             if status.st_mtime_ns > time.time_ns() - COARSE_NS:

@@ -6,14 +6,16 @@ import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from observers.mongo.documents import FILE
 from observers.mongo.run_document import exact_time
 from runs.errors import StoreError
 from runs.query.flattening import mapping_of
+from runs.query.serialized import without_pickles
 from runs.stores.mongo.bson_arrays import decode_arrays
 from runs.stores.mongo.database import Document, MongoDatabase
 from runs.stores.mongo.documents import plain, projection_of, row_in
 from runs.stores.mongo.run import SERIES_FIELDS, MongoRun, fields_of_part
-from runs.stores.run import PARTS
+from runs.stores.run import PARTS, curves_in
 
 if TYPE_CHECKING:
     from observers.record.points.points import Series
@@ -98,6 +100,25 @@ def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
         names = {_place(group["_id"]): group["names"] for group in mongo.metrics.aggregate(grouped)}
     for run in runs:
         run.hold_metric_names([name for name in names.get(_place(run.key), ()) if isinstance(name, str)])
+    _hold_curves_in_info(mongo, runs)
+
+
+def _hold_curves_in_info(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
+    """Let runs hold the names of the curves in their `info`, of which only the first values are fetched."""
+    info = {"$cond": [{"$eq": [{"$type": "$info"}, "object"]}, "$info", {}]}
+    first = {"$cond": [{"$isArray": "$$this.v"}, {"$slice": ["$$this.v", 1]}, f"$$this.v.{FILE}"]}
+    begun = {"$map": {"input": {"$objectToArray": info}, "in": {"k": "$$this.k", "v": first}}}
+    shape = {"entries": begun, "is_exact": {"$ne": [{"$type": "$exact.info"}, "missing"]}}
+    asked: list[dict[str, Any]] = [{"$match": {"_id": {"$in": [run.key for run in runs]}}}, {"$project": shape}]
+    with mongo.errors():
+        found = {_place(one["_id"]): one for one in mongo.runs.aggregate(asked)}
+    for run in runs:
+        one = found.get(_place(run.key))
+        if one is None or one["is_exact"]:
+            continue
+        entries = {entry["k"]: entry.get("v") for entry in one["entries"]}
+        if not any(isinstance(value, str) for value in entries.values()):  # a list in a file, which the run reads
+            run.curves_in_info = curves_in(without_pickles(plain(entries)))
 
 
 def series_from(

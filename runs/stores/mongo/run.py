@@ -274,6 +274,15 @@ class MongoRun(Run):
         names = [name for name in names if isinstance(name, str)]  # documents of others may have anything there
         return names or self._nothing()
 
+    def _info_entries(self, *names: str) -> Mapping[str, Any]:
+        if "info" in self._held or any("." in name or name.startswith("$") for name in names):
+            return super()._info_entries()
+        found = self._find({"exact.info": 1, **{f"info.{name}": 1 for name in names}})
+        if mapping_of(found.get("exact")).get("info") is not None:
+            return super()._info_entries()
+        entries: dict[str, Any] = without_pickles(plain(self._whole(mapping_of(found.get("info")))))
+        return entries
+
     def _series(self, name: str) -> Series | None:
         with self.mongo.errors():
             raw = self.mongo.raw_metrics.find_one({"run_id": self.key, "name": name}, SERIES_FIELDS)
