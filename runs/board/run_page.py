@@ -97,6 +97,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "num_config": len(config),
         "statistics": _STATISTICS,
         "summary": rows[:_MAX_ENTRIES],
+        "others": list(_tried(problems, run.other_values, {}).items())[:_MAX_ENTRIES],
         "result": _tried(problems, lambda: run.result, None),
         "info": _tried(problems, lambda: dotted(run.info), {}),
         "failure": _tried(problems, lambda: _failure(run), ""),

@@ -50,6 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         _print_alerts(run)
         _print_config(run, is_whole=arguments.config)
         _print_metrics(run)
+        _print_other_values(run)
         _print_info(run)
         _print_failure(run)
     return 0
@@ -226,12 +227,29 @@ def _print_metrics(run: Run) -> None:
     print_table(columns, rows)
 
 
+def _print_other_values(run: Run) -> None:
+    """Print of each metric with values that are no numbers how many they are, and the last one."""
+    others = list(run.other_values().items())
+    if not others:
+        return
+    print_text("metrics with values that are no numbers", "bold")
+    columns = [Column("  name"), Column("count", is_number=True), Column("step", is_number=True), Column("last")]
+    rows = [
+        [Cell(f"  {name}"), Cell(str(len(values))), Cell(value_text(values[-1][0])), Cell(_folded(values[-1][1]))]
+        for name, values in others[:_MAX_LINES]
+    ]
+    print_table(columns, rows)
+    if len(others) > _MAX_LINES:
+        print_text(f"  {len(others) - _MAX_LINES} more: python -m runs metrics {run.id}", "dim")
+
+
 def _print_info(run: Run) -> None:
     """Print what the run noted in its info, but the curves that are among its metrics."""
     from runs.stores.run import STEPS
 
     curves = {name + end for name in run.statistics().keys() - run.summary.keys() for end in ("", STEPS)}
-    info = dotted({name: value for name, value in run.info.items() if name not in curves and name not in _PRINTED})
+    left_out = {*curves, *_PRINTED, *(("metrics",) if mappings_in(run.info.get("metrics")) else ())}  # Sacred's ids
+    info = dotted({name: value for name, value in run.info.items() if name not in left_out})
     if not info:
         return
     print_text("info", "bold")

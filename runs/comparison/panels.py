@@ -218,6 +218,7 @@ def _singles(
     fresh = quantity.each_series([run for run in runs if run not in known])
     curves: list[Curve] = []
     joined: list[str] = []
+    empty: list[str] = []
     for run, key in keys.items():
         thinned = known.get(run)
         if thinned is None:
@@ -227,7 +228,9 @@ def _singles(
         curve = dataclasses.replace(finish.count(thinned), label=labels[run], key=run.id)
         curves.append(curve)
         joined += [run.id] if curve.own_from is not None else []
+        empty += [] if len(curve.x) or curve.left_out or view.between != (None, None) else [run.id]
     notes = [f"smoothing {view.smoothing:g}"] if view.smoothing else []
+    notes += [f"without a number: {_listed(empty)}"] if empty else []
     return curves, [*notes, f"dashed: the points before the start of {_listed(joined)}"] if joined else notes
 
 

@@ -18,6 +18,7 @@ import pytest
 import sacred
 from pymongo.collection import Collection
 from sacred.observers import FileStorageObserver
+from starlette.testclient import TestClient
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
@@ -28,6 +29,8 @@ from observers.record.identity import lease
 from observers.record.media_files import read_media
 from observers.record.stored_files import keep
 from runs.__main__ import main
+from runs.board.app import create_app
+from runs.board.policy import Policy
 from runs.errors import DamagedError, StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
@@ -144,9 +147,19 @@ def test_values_of_stock_sacred_that_are_no_numbers_are_shown_copied_and_reporte
                 assert each.summary["mixed"]["count"] == 1
             [exported] = export_to([run], tmp_path / "logs", "tensorboard")
             assert exported.left_out == ("logged values that are no numbers",)
-        for words, text in (((), "lists (2), mixed (1), words (2)"), (("lists",), "[0, 1]")):
-            assert main(["--store", where, "metrics", "1", *words]) == 0
+        for words, text in (
+            (("metrics", "1"), "lists (2), mixed (1), words (2)"),
+            (("metrics", "1", "lists"), "[0, 1]"),
+            (("show", "1"), "2     1  [1, 2]"),
+            (("plot", "1", "--metric", "words"), "(without a number: run 1)"),
+        ):
+            assert main(["--store", where, *words]) == 0
             assert text in capsys.readouterr().out
+        page = (
+            TestClient(create_app(lambda: open_store(where), Policy()), base_url="http://127.0.0.1").get("/runs/1").text
+        )
+        assert "Values that are no numbers" in page
+        assert "[1, 2]" in page
     finally:
         if url:
             observer.runs.database.client.drop_database(name)

@@ -1,4 +1,4 @@
-"""Metrics that projects written for stock Sacred keep: curves in `info`, and values that are no numbers."""
+"""Curves that projects written for stock Sacred keep in `info`: they are shown and read as metrics."""
 
 from __future__ import annotations
 
