@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,11 @@ from observers.artifacts.version import ArtifactVersion, parse_reference
 from observers.errors import ArtifactError, ArtifactNotFoundError
 from observers.file.recording import Recording, recordings_of
 from observers.record.protocols import ArtifactObserver, ArtifactSource
+from observers.record.schema import EXECUTED_CELLS
 
-__all__ = ["keep_artifact", "log_artifact", "use_artifact"]
+__all__ = ["keep_artifact", "keep_cells", "log_artifact", "use_artifact"]
+
+_log = logging.getLogger(__name__)
 
 
 def keep_artifact(
@@ -68,6 +73,22 @@ def log_artifact(
         recording.note_artifact("artifacts_logged", version.entry())
         versions.append(version)
     return versions[0]
+
+
+def keep_cells(run: Run, cells: str) -> None:
+    """Keep the executed cells of a notebook as an artifact of its run, which has no main file.
+
+    Args:
+        run: The run.
+        cells: The cells, as a script.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, EXECUTED_CELLS)
+            path.write_text(cells, encoding="utf-8", errors="surrogateescape")
+            run.add_artifact(str(path))
+    except (OSError, ArtifactError) as error:  # the run itself goes on
+        _log.warning("the executed cells of the notebook are not kept: %s", error)
 
 
 def use_artifact(run: Run, reference: str) -> ArtifactVersion:

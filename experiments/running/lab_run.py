@@ -70,6 +70,7 @@ class LabRun(Run):
         result: The return value of the command.
         beat_interval: Seconds between two heartbeats; 0 for none.
         system_metrics_s: Seconds between two samples of the machine's load; None for no samples.
+        executed_cells: The cells of the notebook that starts it, as a script; empty without a notebook.
         is_resumed: Whether the run continues the record of an earlier session.
         expected_data: Fingerprint of the earlier session's training data; None if it is not known.
         launch_options: Options of the command line as they were typed, passwords included; never recorded.
@@ -127,6 +128,7 @@ class LabRun(Run):
             self.run_logger = Unframed(self.run_logger)
         self.beat_interval = BEAT_INTERVAL_S
         self.system_metrics_s: float | None = None
+        self.executed_cells = ""
         self.is_resumed = False
         self.expected_data: str | None = None
         self.launch_options: dict[str, Any] = {}
@@ -414,6 +416,8 @@ class LabRun(Run):
         super()._emit_started()
         watch(self)
         self._recorder.begin()
+        if self.executed_cells and self.observers:
+            run_artifacts.keep_cells(self, self.executed_cells)
         if self.observers:
             self._notifier.begin()
             self._metrics.look_with(self._notifier.look)

@@ -307,6 +307,7 @@ class Launcher:
         """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
         if not run.unobserved:
             run.experiment_info |= self._main_file.provenance(self._experiment)
+            run.executed_cells = self._main_file.executed_cells()
         keeps_record = any(not isinstance(observer, _KEEP_NO_RECORD) for observer in run.observers)
         has_folder = keeps_record or file_option.get_flag() in run.launch_options
         if not has_folder and self._record_to is not None and not self.world.rank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ class MainFile:
         if self.module is not None:
             return (Path.cwd() / self.path).parents[self.module.count(".")]
         return Path(self.path).resolve().parent
+
+    def executed_cells(self) -> str:
+        """Return the cells of the notebook that were executed so far, as a script; empty without a notebook.
+
+        IPython's commands, such as `%matplotlib`, are calls in it, so that `ipython SCRIPT` runs it as well.
+        """
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        cells = shell.user_ns.get("In", ()) if self.path is None and shell is not None else ()
+        return "\n".join(f"# %% [{number}]\n{cell.rstrip()}\n" for number, cell in enumerate(cells) if cell.strip())
 
     def provenance(self, experiment: sacred.Experiment) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form.

@@ -104,6 +104,8 @@ NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
 RANKS_FOLDER, CLAIMS, NOTIFIED_FOLDER = "ranks", "claims", "notified"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
+# The artifact with the cells that a notebook had executed when it started the run.
+EXECUTED_CELLS = "executed_cells.py"
 # Names of the record's own files, which no artifact may have.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
 OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIVERED}

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from observers.record.redaction import is_hidden
 from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG
+from observers.record.schema import CONFIG, EXECUTED_CELLS
 from runs.errors import LaunchError, StoreError
 from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from runs.stores.content import Content
@@ -101,6 +101,11 @@ class Record:
         if imported := mapping_of(self.run.document.get("imported")):
             raise LaunchError(
                 f"run {self.id} was imported from {imported.get('kind')}, without its code; start it where it was made"
+            )
+        if not self.mainfile_text and EXECUTED_CELLS in self.run.artifacts:
+            raise LaunchError(
+                f"run {self.id} was started in a notebook; its executed cells are an artifact, which runs as a script, "
+                f"with all runs that they start: python -m runs artifacts get {self.id} {EXECUTED_CELLS} -o FOLDER"
             )
         if not self.mainfile_text:
             raise LaunchError(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pymongo
 import pytest
@@ -12,6 +15,10 @@ import pytest
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from runs import open_store
+from runs.__main__ import main
+from tests import processes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EVIL = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -114,3 +121,41 @@ def test_a_store_without_runs_and_a_damaged_run_are_shown(tmp_path):
         form = store.get(1)._repr_html_()
     check_form(form)
     assert "run 1 cannot be shown: " in form
+
+
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+for cell in (
+    "from experiments import Experiment",
+    "factor = 3\\nex = Experiment('cells', interactive=True, system_metrics_s=None)",
+    "%time None",
+    "@ex.main\\ndef main(_run, seed):\\n    _run.log_scalar('loss', factor, 1)\\n    return factor * 2",
+    "result = ex.run(config_updates={'seed': 0}).result",
+):
+    shell.run_cell(cell, store_history=True).raise_error()
+"""
+
+
+def test_executed_cells_are_kept_and_run_as_a_script(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
+    done = processes.run(
+        [sys.executable, "-c", CELLS], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert main(["reproduce", "1"]) == 2
+    assert "its executed cells are an artifact, which runs as a script" in capfd.readouterr().err
+    assert main(["artifacts", "get", "1", "executed_cells.py", "-o", "."]) == 0
+    script = Path("executed_cells.py").read_text()
+    assert "factor = 3" in script
+    assert script.index("# %% [2]") < script.index("def main") < script.index("ex.run(")
+    script = script.replace("get_ipython()", "# get_ipython()")
+    Path("executed_cells.py").write_text(script)
+    done = processes.run(
+        [sys.executable, "executed_cells.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    with open_store("my_runs") as store:
+        assert store.get("1").result == store.get("2").result == 6
