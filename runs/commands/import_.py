@@ -64,7 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Import the runs, and print their ids here; return 1 if a run could not be read."""
     from runs.transfer.archives import import_runs
     from runs.transfer.foreign import import_foreign
-    from runs.transfer.trackers import is_known
+    from runs.transfer.trackers import is_known, others_at
 
     is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path) and not is_known(arguments.path)
     if is_archive and (arguments.dry or arguments.tags):
@@ -81,9 +81,12 @@ def main(arguments: argparse.Namespace) -> int:
             print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
             return 0
         outcomes = import_foreign(arguments.path, store, arguments.kind, arguments.tags, dry=arguments.dry)
-        return _report(
+        status = _report(
             outcomes, where=where if arguments.dry else store.where, in_json=arguments.json, dry=arguments.dry
         )
+        for other in others_at(arguments.path) if arguments.kind is None else ():
+            print_to_stderr(f"note: {arguments.path} also holds runs of {other}; import them with --from {other}")
+        return status
 
 
 @contextlib.contextmanager

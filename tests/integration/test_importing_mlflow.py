@@ -113,6 +113,15 @@ def test_database_and_folder_of_one_project_are_both_read_and_each_run_once(proj
     assert (outcomes.count("present"), outcomes.count("new")) == (len(keys), 2)
 
 
+def test_runs_of_another_tracker_in_the_same_project_are_mentioned(project, store, capsys):
+    pytest.importorskip("wandb")
+    (project / "wandb" / "run-1").mkdir(parents=True)
+    (project / "wandb" / "run-1" / "run-1.wandb").write_bytes(b":W&B")
+    assert main(["--store", store.where, "import", str(project)]) == 0
+    note = f"note: {project} also holds runs of wandb; import them with --from wandb"
+    assert note in capsys.readouterr().err.splitlines()
+
+
 @pytest.mark.parametrize("name", ["mlflow.db", "renamed.db"])
 def test_cut_database_is_called_damaged(name, tmp_path, store, capsys):
     path = unpack("mlflow", tmp_path) / "mlflow.db"

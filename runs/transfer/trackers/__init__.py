@@ -17,7 +17,7 @@ from runs.transfer.trackers.source_files import is_database, open_database, tabl
 if TYPE_CHECKING:
     from runs.transfer.trackers.foreign_run import Reader
 
-__all__ = ["READERS", "is_known", "reader_for", "readers"]
+__all__ = ["READERS", "is_known", "others_at", "reader_for", "readers"]
 
 # The module of each kind. Kinds whose files lie among those of others come last.
 READERS = {
@@ -34,6 +34,9 @@ READERS = {
     "tensorboard": "event_files",
     "csv": "csv_files",
 }
+
+# Those whose folders lie side by side in a project.
+_STORES = ("mlflow", "wandb", "aim")
 
 
 def readers() -> dict[str, Reader]:
@@ -74,6 +77,16 @@ def reader_for(path: Path, kind: str | None = None) -> Reader:
         f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(known)}. "
         "Name the folder that holds them, or choose a kind with --from"
     )
+
+
+def others_at(path: Path) -> list[str]:
+    """Return the trackers with a store of their own in a folder, apart from the one that `reader_for` chooses.
+
+    Args:
+        path: The file or folder.
+    """
+    chosen = reader_for(path).KIND
+    return [kind for kind in _STORES if kind != chosen and _load(f"{__name__}.{READERS[kind]}").recognizes(path)]
 
 
 def is_known(path: Path) -> bool:
