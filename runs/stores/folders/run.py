@@ -119,11 +119,11 @@ class FolderRun(Run):
         _require_run(self.folder)
 
     def damage(self) -> list[str]:
-        from observers.record.points.intact_points import damage_in
-
         is_of_lab = "format" in self.document
         found = [f"{CONFIG} is missing"] if is_of_lab and not (self._files / CONFIG).exists() else []
         if is_of_lab and not self.is_living:
+            from observers.record.points.intact_points import damage_in
+
             with self._damage_to("metrics"):
                 found += damage_in(self._files, [name for name in self.summary if not name.startswith("system/")])
         return found
