@@ -27,9 +27,11 @@ from sacred.run import Run
 from sacred.utils import (
     convert_to_nested_dict,
     get_by_dotted_path,
+    is_prefix,
     iterate_flattened,
     join_paths,
     recursive_update,
+    rel_path,
     set_by_dotted_path,
 )
 
@@ -37,6 +39,7 @@ from experiments.running.aliases import Aliases
 from experiments.running.log_lines import log_to_stderr
 from ingredients.config.files import keeping_opaque
 from ingredients.config.ingredient import make_writable
+from ingredients.config.named_values import Gathered
 from ingredients.config.scope import Scope
 
 __all__ = ["ComputedConfig"]
@@ -56,6 +59,7 @@ class ComputedConfig:
     Attributes:
         values: The whole config, nested.
         changes: Sacred's summary of the entries that were added, modified and documented.
+        gathered: The values that named configs set, and the kinds that settings changed.
         function: The captured function of the command.
         legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
         root_logger, run_logger: Sacred's loggers.
@@ -85,6 +89,7 @@ class ComputedConfig:
         self.values: dict[str, Any] = get_configuration(self._scaffolding)
         self.changes = get_config_modifications(self._scaffolding)
         self.legacy_defaults = _legacy_defaults(experiment, parts)
+        self.gathered = Gathered()
 
     def _apply_updates(self, updates: dict[str, Any], named_configs: Sequence[str], aliases: Aliases) -> None:
         """Hand each ingredient what the call and named configs set of its entries."""
@@ -120,9 +125,22 @@ class ComputedConfig:
         if seed is not None:
             root.config.setdefault("seed", seed)
         for scaffold in reversed(list(self._scaffolding.values())):
+            if isinstance(scaffold.config.get("seed"), float):  # a whole one, from a file
+                scaffold.config["seed"] = int(scaffold.config["seed"])
             scaffold.set_up_seed()
         self.values = get_configuration(self._scaffolding)
         self.changes = get_config_modifications(self._scaffolding)
+
+    def replace(self, name: str, value: Any) -> None:
+        """Replace the value of an entry.
+
+        Args:
+            name: Its dotted name.
+            value: Its new value.
+        """
+        path = max((path for path in self._scaffolding if is_prefix(path, name)), key=len)
+        set_by_dotted_path(self._scaffolding[path].config, rel_path(path, name), value)
+        set_by_dotted_path(self.values, name, value)
 
     def bind(self, run: Run) -> None:
         """Give all captured functions their config, their random stream and the run, until the next run is bound.
@@ -131,7 +149,8 @@ class ComputedConfig:
             run: The run of this config.
         """
         for scaffold in self._scaffolding.values():
-            scaffold.rnd = create_rnd(scaffold.config.get("seed", scaffold.seed))
+            seed = scaffold.config.get("seed")
+            scaffold.rnd = create_rnd(scaffold.seed if seed is None else seed)
             for function in scaffold._captured_functions:
                 function.logger = scaffold.logger.getChild(function.__name__)
                 function.rnd = create_rnd(get_seed(scaffold.rnd))

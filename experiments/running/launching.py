@@ -247,13 +247,14 @@ class Launcher:
         typed = list(request.updates)
         self.aliases.mirror(request.updates)
         updates = to_plain(request.updates)
-        with lenient(request.force), gathering(), self.aliases.named_as_typed(typed):
+        with lenient(request.force), gathering() as gathered, self.aliases.named_as_typed(typed):
             computed = self._compute_once(request, updates)
             if "seed" in self.aliases.targets and not self.world.rank:
                 computed.set_seeds()  # what it stands for gets the seed that is drawn
             if self.aliases.follow(computed.values, computed.changes, updates):
                 # The experiment's own scope, which is evaluated last, gave an alias a value: ingredients may use it.
                 computed = self._compute_once(request, updates)
+        computed.gathered = gathered
         notices = meet(self.world, self._experiment, computed.function)
         if notices is None or not self.world.rank:
             computed.set_seeds()
@@ -276,6 +277,7 @@ class Launcher:
         strictness.check_made(computed.values)
         if not request.force:
             strictness.check_known(self._experiment, computed)
+            strictness.warn_of_kinds(computed)
         self.aliases.mark(computed.changes)
         if not request.force:
             strictness.check_read(computed, request.updates, unread, request.reader)

@@ -6,6 +6,7 @@ They need the whole experiment. Scopes check types themselves, when an update me
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from sacred.utils import (
     iter_prefixes,
     iterate_flattened,
     join_paths,
+    rel_path,
 )
 
 from configs import freeze, to_plain
@@ -27,10 +29,10 @@ from configs.map import is_group
 from configs.shipped import find_file, names_beside
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.construct import nearest, suggested
-from ingredients.config.entry_types import conform, infer, misfit
+from ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
-from ingredients.config.scope import Scope, lenient
+from ingredients.config.scope import Scope, is_shipped, lenient
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 from observers.file.recorded_values import comes_back, is_form_of, opaque_in, read_back
 from observers.file.sacred_form import plain
@@ -46,6 +48,7 @@ __all__ = [
     "check_settings",
     "check_updates",
     "nested",
+    "warn_of_kinds",
     "without_unread",
 ]
 
@@ -103,7 +106,7 @@ def check_updates(
             values = get_by_dotted_path(given, path, {})
             _check_group(path, values)
             if "seed" in values:
-                _check_seed(experiment, path, values["seed"], force)
+                values["seed"] = _check_seed(experiment, path, values["seed"], force)
 
 
 def check_depth(config: Mapping[str, Any]) -> None:
@@ -244,12 +247,16 @@ def _paths(experiment: sacred.Experiment) -> list[str]:
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
 
-def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool) -> None:
+def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool) -> int | None:
     name = join_paths(path, "seed")
+    if seed is None:
+        return None  # it is drawn
+    seed = int(seed) if isinstance(seed, float) and seed.is_integer() else seed
     if type(seed) is not int or not 0 <= seed <= _MAX_SEED:
         raise ConfigError(f"{name}: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example {name}=1")
     if path and not force and not _draws(experiment, path) and name not in _entry_names(experiment):
         raise ConfigError(f"{name}: got {seed}, but {path} draws no random numbers of its own; set seed={seed}")
+    return int(seed)
 
 
 def _draws(experiment: sacred.Experiment, path: str) -> bool:
@@ -336,6 +343,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
     """
     added = sorted(computed.changes.added)
     parameters = dict(_parameters(experiment, computed.function))
+    arguments = [*parameters, *(join_paths(name, key) for name, each in parameters.items() for key in each.keys)]
     required, given = _required(experiment), set[str]()
     known = _dotted(computed.values, without=added)
     _check_groups(experiment, computed)
@@ -343,14 +351,41 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
         value = get_by_dotted_path(computed.values, name)
         if is_group(value):
             continue
-        if name in parameters:
-            _check_parameter(name, value, parameters[name])
-        elif any(_may_leave_out(function, name, computed.values) for function in required.get(name, ())):
-            given.add(name)
-        else:
-            hint = _hint(name, known, list(parameters))
+        # A dict for an argument that no scope declares is set as a whole, or by its keys.
+        prefixes = [each for each in iter_prefixes(name) if each not in known]
+        argument = next((each for each in prefixes if each in parameters), None)
+        if argument is not None and parameters[argument].has(rel_path(argument, name)):
+            _check_parameter(computed, argument, parameters[argument])
+        elif owner := next((each for each in prefixes if _may_give(required, each, computed.values)), None):
+            given.add(owner)
+        elif not _is_of_named_config(experiment, computed, name, known):
+            hint = _hint(name, known, arguments)
             raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
     _reject_passing(required, given)
+
+
+def _may_give(required: Mapping[str, list[Any]], name: str, config: Mapping[str, Any]) -> bool:
+    """Return whether the config can fill in an argument that a captured function requires."""
+    return any(_may_leave_out(function, name, config) for function in required.get(name, ()))
+
+
+def _is_of_named_config(
+    experiment: sacred.Experiment, computed: ComputedConfig, name: str, known: Sequence[str]
+) -> bool:
+    """Return whether a named config of a script adds an entry to one of the script's own dicts."""
+    if name not in computed.gathered:
+        return False
+    parts = {part.path: part for part, _ in list(experiment.traverse_ingredients()) if part is not experiment}
+    group = max((each for each in iter_prefixes(name) if each in known), key=len, default="")
+    owner = next((parts[each] for each in reversed([*iter_prefixes(group)]) if each in parts), experiment)
+    return bool(group) and group not in parts and not getattr(owner, "is_of_lab", False)
+
+
+def warn_of_kinds(computed: ComputedConfig) -> None:
+    """Warn, as Sacred does, of entries of a script that a setting gives another kind than their default's."""
+    for name, (old, new) in computed.gathered.changed_kinds.items():
+        message = 'Changed type of config entry "%s" from %s to %s'
+        computed.run_logger.warning(message, name, old.__name__, new.__name__)
 
 
 def _check_groups(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
@@ -362,7 +397,11 @@ def _check_groups(experiment: sacred.Experiment, computed: ComputedConfig) -> No
 
 def _hint(name: str, entries: list[str], parameters: list[str]) -> str:
     """Return the entry or argument that a name was most likely meant to be, or those of the same group."""
-    near = nearest(name, [other for other in (*entries, *parameters) if not is_prefix(other, name)])
+    others = [other for other in (*entries, *parameters) if not is_prefix(other, name)]
+    near = nearest(name, others)
+    first, _, rest = name.partition(".")
+    if near is None and rest and first not in entries and (argument := nearest(first, parameters)):
+        near = join_paths(argument, rest)
     if near:
         return f"did you mean {near}?"
     group = name.rpartition(".")[0]
@@ -404,16 +443,45 @@ def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
             signature.only_from_config = signature.only_from_config - leaf | (leaf if name in given else set())
 
 
-def _check_parameter(name: str, value: Any, default: Any) -> None:
-    kind = Any if default is inspect.Parameter.empty else infer(default)
+@dataclasses.dataclass(frozen=True)
+class _Parameter:
+    """An argument that the config can fill in.
+
+    Attributes:
+        default: Its default, or `inspect.Parameter.empty`.
+        is_strict: Whether the default's type is that of the argument: it has an annotation, or is of the lab.
+    """
+
+    default: Any
+    is_strict: bool
+
+    @property
+    def keys(self) -> list[str]:
+        """Dotted names of the entries of a dict that is the default."""
+        return _dotted(self.default) if isinstance(self.default, dict) else []
+
+    def has(self, key: str) -> bool:
+        """Tell whether the argument may have a key; `key` is empty for the argument itself."""
+        return not key or not self.keys or key in self.keys
+
+
+def _check_parameter(computed: ComputedConfig, name: str, parameter: _Parameter) -> None:
+    """Reject a value of the wrong type for an argument, and convert one of the right type."""
+    value, default = get_by_dotted_path(computed.values, name), parameter.default
+    if default is inspect.Parameter.empty:
+        return
     try:
-        conform(value, kind)
+        fitting = conform(value, infer(default), name) if parameter.is_strict else adopt(value, default, name)
     except TypeError:
-        raise ConfigError(misfit(name, value, kind, default)) from None
+        if parameter.is_strict:
+            raise ConfigError(misfit(name, value, infer(default), default)) from None
+        raise ConfigError(misplaced(name, value, default, may_annotate=False)) from None
+    if type(fitting) is not type(value) or fitting != value:
+        computed.replace(name, fitting)
 
 
-def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and default of every entry that only a captured function's signature declares.
+def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, _Parameter]]:
+    """Yield every entry that only a captured function's signature declares, by its dotted name.
 
     The arguments of the command count, and those of other functions if they have a default: the caller passes the
     others, and setting them would have no effect.
@@ -421,11 +489,12 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
     for ingredient, _ in experiment.traverse_ingredients():
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:
-            signature = captured.__wrapped__.signature
-            for name in signature.arguments:
-                if not name.startswith("_") and (captured == command or name in signature.kwargs):
-                    default = signature.kwargs.get(name, inspect.Parameter.empty)
-                    yield join_paths(root, captured.prefix, name), default
+            function = captured.__wrapped__
+            for name in function.signature.arguments:
+                if not name.startswith("_") and (captured == command or name in function.signature.kwargs):
+                    default = function.signature.kwargs.get(name, inspect.Parameter.empty)
+                    is_strict = name in function.__annotations__ or is_shipped(function.__code__.co_filename)
+                    yield join_paths(root, captured.prefix, name), _Parameter(default, is_strict)
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:

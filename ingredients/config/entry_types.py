@@ -1,11 +1,15 @@
 """Types of config entries: declared by an annotation, or else read off the default.
 
 lr = 1e-3                                     a float (an int is converted)
+epochs = 10                                   an int (a whole float is converted)
 path: str | None = None                       a string or None
 dtype: Literal["off", "float16"] = "off"      one of the choices
 net = torch.nn.GRU                            a class or function; on the command line by its dotted name
 options = {}                                  a dict with keys of the user's choosing
 callback = None                               anything
+
+That holds for annotations and for what the lab ships. In a script's own scopes, a default without an annotation says no
+more than a kind (`adopt`).
 """
 
 from __future__ import annotations
@@ -14,23 +18,41 @@ import ast
 import collections.abc
 import contextlib
 import contextvars
+import json
 import pathlib
+import re
 import shlex
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sacred.config.utils import undogmatize
+from yaml import YAMLError
 
+from configs.yaml_text import load_yaml
 from ingredients.config.construct import import_module, import_object, is_dotted_path, nearest
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["check_items", "check_keys", "conform", "describe", "infer", "literal", "misfit", "parts_of", "typed"]
+__all__ = [
+    "adopt",
+    "check_items",
+    "check_keys",
+    "conform",
+    "describe",
+    "infer",
+    "is_number",
+    "literal",
+    "misfit",
+    "misplaced",
+    "parts_of",
+    "typed",
+]
 
 # Values of settings as they stand on the command line, by dotted name.
 _typed: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("typed", default={})  # noqa: B039
 
+_YES, _NO = ("yes", "y", "on", "true", "t"), ("no", "n", "off", "false", "f")
 _NAMES = {
     int: "an int",
     float: "a float",
@@ -153,6 +175,48 @@ def conform(value: Any, kind: Any, entry: str = "") -> Any:
     raise TypeError
 
 
+def adopt(value: Any, default: Any, entry: str = "") -> Any:
+    """Return a value for an entry whose default says its kind at most, converted if it is of the default's type.
+
+    A number may be any number, a list any list whose items fit the default's, None stands for anything, and another
+    kind is let through, as in Sacred. Slips are not: a word for a number or a bool, and a list or dict without the
+    quotes of its items, such as `[a, b]`.
+
+    Args:
+        value: The value.
+        default: The default.
+        entry: Dotted name of the entry, for messages.
+
+    Raises:
+        TypeError: If it is such a slip, or no name of a class, function, module or path for one.
+        ConfigError: If there is no object of that dotted name.
+    """
+    kind = infer(default)
+    with contextlib.suppress(TypeError):
+        return conform(value, kind, entry)
+    if isinstance(value, list | tuple) and get_args(kind):
+        return [adopt(item, default[0], entry) for item in value]
+    is_word = isinstance(value, str) and (isinstance(default, int | float) or _is_unread(value, default))
+    if value is not None and (is_word or not isinstance(default, int | float | str | list | tuple | dict)):
+        raise TypeError
+    return value
+
+
+def _is_unread(value: str, default: Any) -> bool:
+    """Tell whether a text was meant to be the list or dict that the default is, but its items lack their quotes."""
+    text = value.lstrip()
+    return (
+        text.startswith(("[", "("))
+        if isinstance(default, list | tuple)
+        else isinstance(default, dict) and text[:1] == "{"
+    )
+
+
+def is_number(kind: type) -> bool:
+    """Tell whether a type is that of numbers; bools are none."""
+    return issubclass(kind, int | float) and kind is not bool
+
+
 def _imported(value: Any, kind: Any, entry: str) -> Any:
     """Return the object of a dotted name where an object of torch is expected, such as a dtype; else the value."""
     if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
@@ -175,6 +239,14 @@ def _as_list(value: Any, kind: Any, entry: str) -> list:
 
 def _as_dict(value: Any, kind: Any, entry: str) -> dict:
     if isinstance(value, dict):
+        return value
+    raise TypeError
+
+
+def _as_int(value: Any, kind: Any, entry: str) -> int:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise TypeError
 
@@ -236,6 +308,7 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, str], Any]] = {
     types.UnionType: _as_member,
     list: _as_list,
     dict: _as_dict,
+    int: _as_int,
     float: _as_float,
     type: _as_callable,
     collections.abc.Callable: _as_callable,
@@ -295,6 +368,56 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
         way = "put it in quotes" if text is None else f"write {entry}=" + shlex.quote(f'"{text}"')
         return _message(entry, value, kind, f"for the text {way}")
     return _message(entry, value, kind, _hint(entry, value, kind, default))
+
+
+def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> str:
+    """Return the message for a value that `adopt` does not take, with the ways out.
+
+    Args:
+        entry: Dotted name of the entry.
+        value: The value.
+        default: Its default.
+        may_annotate: Whether its scope can declare its type.
+    """
+    default, kind = undogmatize(default), infer(undogmatize(default))
+    words = [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, str)]
+    example = default[0] if isinstance(default, list | tuple) and default else default
+    if isinstance(value, str) and (quoted := _quoted(value, default)) is not None:
+        return _message(entry, value, kind, f"did you mean {entry}={shlex.quote(quoted)}?")
+    if not words or not isinstance(example, int | float) or words[0].strip("+-").lower() in ("nan", "inf", "infinity"):
+        return misfit(entry, value, kind, default)
+    expected = "True or False" if isinstance(example, bool) else "a number"
+    meant = _meant(words[0], example) if words == [value] else None
+    hint = f"did you mean {entry}={meant}? For text" if meant is not None else "for text"
+    if may_annotate:
+        kinds = "list" if isinstance(default, list | tuple) else f"{type(default).__name__} | str"
+        declared = f"{kinds} | str" if kinds == "list" and words == [value] else kinds
+        way = f"declare it in the scope, {entry.rpartition('.')[2]}: {declared} = {default!r}"
+    else:
+        way = "make its default None"
+    given = shlex.quote(f"{entry}={_typed_text(entry, value) or value}")
+    got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
+    expected = f"a list of {expected.removeprefix('a ')}s" if isinstance(default, list | tuple) else expected
+    return f"{entry}: got {got}, expected {expected}; {hint} {way}, or run with --force, as in: --force with {given}"
+
+
+def _quoted(text: str, default: Any) -> str | None:
+    """Return a list or dict whose items lack their quotes with them; None for another text."""
+    with contextlib.suppress(TypeError, ValueError, YAMLError):
+        meant = load_yaml(text) if _is_unread(text, default) else None
+        return json.dumps(adopt(meant, default)) if isinstance(meant, list | dict) else None
+    return None
+
+
+def _meant(word: str, default: Any) -> Any:
+    """Return the number or bool that a word most likely stands for, such as 10000 for `10k`; None for another word."""
+    if isinstance(default, bool):
+        return {**dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}.get(word.strip().lower())
+    match = re.fullmatch(r"([-+]?\d+)(?:[.,](\d+))?([kKmM]?)\s*[a-zA-Z%]*", word.strip())
+    if match is None:
+        return None
+    number = float(f"{match[1]}.{match[2] or 0}") * {"k": 1e3, "m": 1e6}.get(match[3].lower(), 1)
+    return int(number) if number.is_integer() else number
 
 
 def _message(entry: str, value: Any, kind: Any, hint: str) -> str:

@@ -26,7 +26,7 @@ from configs import Map, MutableMap, freeze, to_plain
 from ingredients.config.construct import suggested
 from ingredients.config.entry_types import check_keys
 from ingredients.config.files import read_config_file
-from ingredients.config.scope import DeclaredDict, NamedDict, Scope
+from ingredients.config.scope import DeclaredDict, NamedDict, Scope, is_shipped
 from ingredients.errors import ConfigError, MissingEntryError
 from observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper
 
@@ -306,7 +306,9 @@ class LabFunctions(sacred.Ingredient):
         Raises:
             ConfigError: If there are no entries, or both; or the file cannot be read.
         """
-        self.configurations.append(DeclaredDict(_entries("add_config", cfg_or_file, entries), self._config_path))
+        is_strict = is_shipped(sys._getframe(1).f_code.co_filename)
+        plain = _entries("add_config", cfg_or_file, entries)
+        self.configurations.append(DeclaredDict(plain, self._config_path, is_strict=is_strict))
 
     def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
         """Add a named config from a dict, a JSON or YAML file, or keywords.

@@ -8,7 +8,8 @@
     def endless():
         max_steps = None  # so an int or None, where this named config is asked for
 
-It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say.
+It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say. A
+named config of a script may also add keys to the script's dicts (`experiments.running.strictness`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sacred.config.custom_containers import type_changed
 from sacred.utils import join_paths
 
-from ingredients.config.entry_types import infer
+from ingredients.config.entry_types import infer, is_number
 
-__all__ = ["gathering", "kinds_of", "named_config_of", "note"]
+__all__ = ["Gathered", "gathering", "kinds_of", "named_config_of", "note", "note_kind"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +35,39 @@ class _NamedValue:
     value: Any
 
 
-_values: contextvars.ContextVar[dict[str, list[_NamedValue]] | None] = contextvars.ContextVar("values", default=None)
+class Gathered(dict[str, list[_NamedValue]]):
+    """The values that named configs set, by dotted name of the entry.
+
+    Attributes:
+        changed_kinds: Types of the default and the value of each entry whose kind a setting changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed_kinds: dict[str, tuple[type, type]] = {}
+
+
+_values: contextvars.ContextVar[Gathered | None] = contextvars.ContextVar("values", default=None)
 
 
 @contextlib.contextmanager
-def gathering() -> Iterator[None]:
-    """Remember the values that named configs set, while a config is computed in the block."""
-    token = _values.set({})
+def gathering() -> Iterator[Gathered]:
+    """Remember the values that named configs set, and changed kinds, while a config is computed in the block."""
+    gathered = Gathered()
+    token = _values.set(gathered)
     try:
-        yield
+        yield gathered
     finally:
         _values.reset(token)
+
+
+def note_kind(entry: str, default: Any, value: Any) -> None:
+    """Remember an entry that a setting, and no named config, gives another kind than its default's."""
+    known = _values.get()
+    kinds = type(default), type(value)
+    is_same = type_changed(default, value) is False or all(map(is_number, kinds))
+    if known is not None and not is_same and named_config_of(entry, value) is None:
+        known.changed_kinds[entry] = kinds
 
 
 def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
@@ -72,7 +96,7 @@ def kinds_of(entry: str, owner: str) -> list[Any]:
         entry: Dotted name of the entry.
         owner: Dotted path of the ingredient whose named configs count; empty for the experiment's own.
     """
-    values = [each.value for each in (_values.get() or {}).get(entry, ()) if each.owner == owner]
+    values = [each.value for each in (_values.get() or Gathered()).get(entry, ()) if each.owner == owner]
     return [type(None) if value is None else infer(value) for value in values]
 
 
@@ -83,7 +107,7 @@ def named_config_of(entry: str, value: Any) -> str | None:
         entry: Dotted name of the entry.
         value: The value, of the same type.
     """
-    for each in reversed((_values.get() or {}).get(entry, ())):
+    for each in reversed((_values.get() or Gathered()).get(entry, ())):
         if type(each.value) is type(value) and each.value == value:
             return each.config
     return None

@@ -6,8 +6,8 @@ A scope is a function whose local variables become the entries of an ingredient'
 * A comment above or after an entry documents it, at every depth of a literal dict.
 * Docstrings, and names that are imported inside the scope, are no entries.
 * Classes, functions and modules are entries; an update gives them by their dotted names.
-* An update of the wrong type is rejected at once, before entries that depend on it are computed. Named configs of the
-  same script widen the types of entries (`ingredients.config.named_values`).
+* An update of the wrong type is rejected at once, before entries that depend on it are computed. Annotations, and all
+  scopes of the lab, are strict. In a script's own scopes, a default says the kind of an entry at most.
 
 A dict that is empty by default is free-form: the code that receives it checks its keys.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,16 +31,16 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths, set_
 from configs import to_plain
 from configs.map import is_group
 from ingredients.config.construct import suggested
-from ingredients.config.entry_types import check_items, check_keys, conform, infer, misfit
-from ingredients.config.named_values import kinds_of, named_config_of, note
+from ingredients.config.entry_types import adopt, check_items, check_keys, conform, infer, misfit, misplaced
+from ingredients.config.named_values import kinds_of, named_config_of, note, note_kind
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError, UnknownEntryError
 from observers.file.recorded_values import is_form_of, opaque_in
 from observers.record.object_names import object_name
 
-__all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "lenient"]
+__all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "is_shipped", "lenient"]
 
-_LAB = tuple(Path(__file__).resolve().parents[2] / package for package in ("experiments", "ingredients"))
+_SHIPPED = tuple(str(Path(__file__).resolve().parents[2] / name) + os.sep for name in ("experiments", "ingredients"))
 
 # Types that JSON has; a dict is compared entry by entry.
 _PLAIN = (bool, int, float, str, dict, type(None))
@@ -62,13 +63,30 @@ def lenient(active: bool) -> Iterator[None]:
         _lenient.reset(token)
 
 
+def is_shipped(file: str) -> bool:
+    """Tell whether a source file is of the lab's experiments and ingredients, whose types are strict.
+
+    Args:
+        file: Its path, as `co_filename` has it.
+    """
+    return os.path.realpath(file).startswith(_SHIPPED)
+
+
 class _Checked(DogmaticDict):
     """Sacred's dict of fixed entries, which also holds each of them to its default's type."""
 
     def __init__(
-        self, updates: dict, path: str = "", declared: dict[str, Any] | None = None, owner: str | None = None
+        self,
+        updates: dict,
+        path: str = "",
+        declared: dict[str, Any] | None = None,
+        owner: str | None = None,
+        *,
+        is_strict: bool = True,
+        is_scope: bool = False,
     ) -> None:
         super().__init__(dict(updates))
+        self._is_strict, self._is_scope = is_strict, is_scope
         self._updates = updates
         self._path = path
         self._owner = path if owner is None else owner
@@ -89,28 +107,35 @@ class _Checked(DogmaticDict):
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
         check_items(name, value, default)
-        value = self._fitted(name, value, kind, default, widens=key not in self._declared)
+        is_declared = key in self._declared
+        is_strict = self._is_strict or is_declared
+        value = self._fitted(name, value, kind, default, widens=not is_declared, is_strict=is_strict)
         if key in self._updates:
             # Sacred applies the updates once more after the config hooks: as the type they have now.
             self._updates[key] = value
         if isinstance(value, dict):
-            return _Checked(value, name, owner=self._owner) if is_group(value) and _is_group(default) else value
+            is_nested = is_group(value) and _is_group(default)
+            return _Checked(value, name, owner=self._owner, is_strict=is_strict) if is_nested else value
         return dogmatize(value)
 
-    def _fitted(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
+    def _fitted(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool, is_strict: bool) -> Any:
         try:
-            value = self._conformed(name, value, kind, default, widens=widens)
+            value = self._conformed(name, value, kind, default, widens=widens, is_strict=is_strict)
         except TypeError:
             if _lenient.get():
                 return value
             by = named_config_of(name, value)
             source = f" (the named config {by} sets it)" if by else ""
-            raise ConfigError(f"{misfit(name, value, kind, default)}{source}") from None
+            if is_strict:
+                raise ConfigError(f"{misfit(name, value, kind, default)}{source}") from None
+            may_annotate = self._is_scope and name == join_paths(self._path, name.rpartition(".")[2])
+            raise ConfigError(f"{misplaced(name, value, default, may_annotate=may_annotate)}{source}") from None
         if isinstance(value, dict) and value and isinstance(default, dict) and default:
-            return value if is_group(value) and _is_group(default) else self._merged(name, value, default)
+            is_nested = is_group(value) and _is_group(default)
+            return value if is_nested else self._merged(name, value, default, is_strict=is_strict)
         return value
 
-    def _merged(self, name: str, update: dict, default: dict) -> dict:
+    def _merged(self, name: str, update: dict, default: dict, *, is_strict: bool) -> dict:
         """Return a dict with keys that are no texts, updated; on the command line, `name.0` is the entry of the key 0.
 
         Raises:
@@ -126,11 +151,11 @@ class _Checked(DogmaticDict):
                     )
                 merged[key] = value
             else:
-                kind = infer(default[known])
-                merged[known] = self._fitted(f"{name}.{known}", value, kind, default[known], widens=True)
+                kind, entry = infer(default[known]), f"{name}.{known}"
+                merged[known] = self._fitted(entry, value, kind, default[known], widens=True, is_strict=is_strict)
         return merged
 
-    def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
+    def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool, is_strict: bool) -> Any:
         """Return a value as a type that the entry takes: its default's, or one of named configs of the same script.
 
         Raises:
@@ -146,10 +171,16 @@ class _Checked(DogmaticDict):
                 f"{name}: got {opaque!r} from a file, which can only stand for an equal default, and the default here "
                 f"differs; restore it, give plain values or a dotted name, or leave {name} out of the file"
             )
+        if value is None and name == join_paths(self._owner, "seed"):
+            return None  # it is drawn
         for each in (kind, *(kinds_of(name, self._owner) if widens else ())):
             with contextlib.suppress(TypeError):
                 return conform(value, each, name)
-        raise TypeError
+        if is_strict:
+            raise TypeError
+        value = adopt(value, undogmatize(default), name)
+        note_kind(name, undogmatize(default), value)
+        return value
 
     def take_over(self, key: str, value: Any) -> None:
         """Set an entry that an earlier scope has computed; updates inside it met no default here."""
@@ -226,18 +257,19 @@ class DeclaredDict(ConfigDict):
     Args:
         entries: Its entries, nested.
         path: Dotted path of its ingredient.
+        is_strict: Whether the values have types, as in the lab, or kinds at most.
     """
 
-    def __init__(self, entries: dict, path: str) -> None:
+    def __init__(self, entries: dict, path: str, *, is_strict: bool = True) -> None:
         super().__init__(entries)
-        self._path = path
+        self._path, self._is_strict = path, is_strict
 
     def at(self, path: str) -> DeclaredDict:
         """Return these entries as those of the ingredient at `path`."""
-        return DeclaredDict(self._conf, path)
+        return DeclaredDict(self._conf, path, is_strict=self._is_strict)
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
-        entries = _Checked(fixed or {}, self._path)
+        entries = _Checked(fixed or {}, self._path, is_strict=self._is_strict)
         entries.update(to_plain(self._conf))
         summary = ConfigSummary(entries.revelation(), entries.modified, entries.typechanges)
         recursive_fill_in(entries, preset or {})
@@ -326,7 +358,7 @@ class Scope(ConfigScope):
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         self.check()
         preset, fallback = preset or {}, fallback or {}
-        entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else _Noted(fixed or {})
+        entries = self._checked(fixed or {}) if self._strict else _Noted(fixed or {})
         self._evaluate(entries, preset, fallback)
         if isinstance(entries, _Noted):
             assigned = {key: undogmatize(value) for key, value in entries.assigned.items() if key in entries}
@@ -345,6 +377,10 @@ class Scope(ConfigScope):
         check_keys(f"the config scope {self._func.__name__}", dict(entries))
         summary.update({key: normalize_or_die(value) for key, value in entries.items()})
         return summary
+
+    def _checked(self, fixed: dict) -> _Checked:
+        is_strict = is_shipped(self._func.__code__.co_filename)
+        return _Checked(fixed, self._path, self._declared, is_strict=is_strict, is_scope=True)
 
     def _evaluate(self, entries: _Checked | _Noted, preset: Mapping[str, Any], fallback: Mapping[str, Any]) -> None:
         """Run the body with `entries` for its local variables.
@@ -376,8 +412,8 @@ class Scope(ConfigScope):
 
     def _defaults_before(self, entries: _Checked) -> dict[str, Any]:
         """Return what the entries meant before they existed."""
-        file, found = Path(self._func.__code__.co_filename).resolve(), {}
-        if any(file.is_relative_to(package) for package in _LAB):
+        found = {}
+        if is_shipped(self._func.__code__.co_filename):
             own = {name: entries.replaced.get(name, value) for name, value in entries.items() if name not in self.args}
             found = {name: normalize_or_die(undogmatize(value)) for name, value in own.items()}
         for name, value in self._legacy.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
 
-from experiments import Experiment
+from experiments import Experiment, supervised
 from ingredients import (
     LabError,
     data,
@@ -100,6 +101,39 @@ def test_run_for_another_machine_is_queued_with_what_is_there(experiment, tmp_pa
     updates = {"device.name": "cuda:99", "data.path": "/on/that/machine.csv"}
     experiment.run(config_updates=updates, options={"--queue": True})
     assert json.loads((tmp_path / "runs" / "1" / "run.json").read_text())["status"] == "QUEUED"
+
+
+WRONG = {
+    bool: [1, "yes", None],
+    int: [0.5, "x", None, True, [1]],
+    float: ["x", None, True, [1.0]],
+    str: [3, 0.5, None, True, ["a"]],
+    list: [3, "x", None],
+    dict: [3, "x", None],
+}
+
+
+def entries_of(values, name=""):
+    """Yield the dotted names of all entries, also of groups, with their defaults."""
+    for key, value in values.items():
+        yield f"{name}{key}", value
+        if isinstance(value, dict):
+            yield from entries_of(value, f"{name}{key}.")
+
+
+def test_every_shipped_setting_takes_the_type_of_its_default_alone():
+    num_refused = 0
+    for part in supervised.ingredients():
+        for scope in part.configurations:
+            for name, default in entries_of(scope() if not scope.args else {}):
+                if name.partition(".")[0] in scope._declared or default is None:
+                    continue
+                for wrong in WRONG.get(type(default), ()):
+                    update = functools.reduce(lambda value, key: {key: value}, reversed(name.split(".")), wrong)
+                    with pytest.raises(LabError, match=rf"{part.path}\.{name}: got .*, expected .*"):
+                        scope(update)
+                    num_refused += 1
+    assert num_refused > 200
 
 
 @pytest.mark.parametrize("monitor", ["val/loss", "val/accuracy", "train/loss", "val/f1", "mine"])

@@ -12,6 +12,12 @@ from ingredients import Ingredient, LabError
 from ingredients.errors import ConfigError, UnknownNamedConfigError
 
 
+@pytest.fixture
+def shipped(monkeypatch):
+    """Hold the scopes of this module to their types, as those of the lab; `test_settings_of_scripts` has the others."""
+    monkeypatch.setattr("ingredients.config.scope._SHIPPED", (__file__,))
+
+
 def make_ingredient():
     part = Ingredient("optimizer")
 
@@ -43,7 +49,7 @@ def make_ingredient():
 
 
 @pytest.fixture
-def experiment(tmp_path):
+def experiment(tmp_path, shipped):
     lab = Experiment("lab", ingredients=[make_ingredient()])
     lab.alias(lr="optimizer.lr")
 

@@ -389,7 +389,7 @@ def test_an_experiment_that_records_in_a_database_alone_is_swept(tmp_path, datab
 
 REFUSED = [
     ("sweep.over={xx: [1, 2]}", "xx: got 1, but there is no such entry; the experiment has: kind, seed, sweep, x"),
-    ("sweep.over={x: [1.0, abc]}", "x: got 'abc' (str), expected a float"),
+    ("sweep.over={x: [1.0, abc]}", "x: got 'abc' (str), expected a number"),
     ("sweep.spec=nowhere.yaml", "nowhere.yaml"),
     ("sweep.count=0", "sweep.count: got 0, expected at least 1"),
     ("sweep.workers=0", "sweep.workers: got 0, expected at least 1"),

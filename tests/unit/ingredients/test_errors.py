@@ -123,5 +123,5 @@ def test_missing_entry_is_caught_as_sacreds(ex):
 
 def test_setting_of_another_type_is_caught_as_sacreds_and_as_a_value_error(ex):
     for kind in (utils.ConfigError, utils.SacredError, ValueError):
-        with pytest.raises(kind, match=r"part\.width: got 'wide' \(str\), expected an int"):
+        with pytest.raises(kind, match=r"part\.width: got 'wide' \(str\), expected a number"):
             ex.run(config_updates={"part.width": "wide"})

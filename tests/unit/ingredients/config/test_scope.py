@@ -9,6 +9,7 @@ from ingredients import data, model
 from ingredients.config.scope import DeclaredDict, Scope, completed, lenient
 from ingredients.errors import ConfigError
 
+
 WIDTHS = {"small": 8, "large": 64}
 
 
@@ -36,7 +37,9 @@ def full():
 
 
 @pytest.fixture
-def scope():
+def scope(monkeypatch):
+    """A scope that is held to its types, as those of the lab."""
+    monkeypatch.setattr("ingredients.config.scope._SHIPPED", (__file__,))
     return Scope(full, "part")
 
 
