@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -45,7 +46,7 @@ from observers.options import (
     mongo_option,
     tensorboard_option,
 )
-from observers.record.identity import CHECK_VARIABLE
+from observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VARIABLE
 from observers.record.redaction import redact
 from observers.tensorboard.tensorboard_observer import TensorBoardObserver
 
@@ -182,7 +183,7 @@ class Launcher:
         run.check_settings = self._check_settings
         run.info.update(info)
         run.meta_info |= {
-            **_meta_of(request, options),
+            **_meta_of(request, options, self._recorded_names()),
             "config_updates": config_updates,
             "origins": noted_origins,
             **meta_info,
@@ -248,6 +249,7 @@ class Launcher:
         self.aliases.mirror(request.updates)
         updates = to_plain(request.updates)
         with lenient(request.force), gathering() as gathered, self.aliases.named_as_typed(typed):
+            self._gather_recorded(request)
             computed = self._compute_once(request, updates)
             if "seed" in self.aliases.targets and not self.world.rank:
                 computed.set_seeds()  # what it stands for gets the seed that is drawn
@@ -263,6 +265,16 @@ class Launcher:
         computed.set_seeds(first.get("seed"))
         check_same_config(notices, computed.values, first)
         return computed, notices
+
+    def _gather_recorded(self, request: _Request) -> None:
+        """Learn what the named configs of a recorded run that is started again may set; its config has their values."""
+        if names := self._recorded_names():
+            with contextlib.suppress(Exception):  # what is wrong shows where the config itself is computed
+                self._compute_once(dataclasses.replace(request, named_configs=tuple(names)), {})
+
+    def _recorded_names(self) -> list[str]:
+        known = dict(self._experiment.gather_named_configs())
+        return [name for name in os.environ.get(NAMED_CONFIGS_VARIABLE, "").split(",") if name in known]
 
     def _compute_once(self, request: _Request, updates: Mapping[str, Any]) -> ComputedConfig:
         return ComputedConfig(
@@ -359,12 +371,12 @@ def _located(name: str) -> str:
     return name if found == Path(name) else str(found)
 
 
-def _meta_of(request: _Request, options: Mapping[str, Any]) -> dict[str, Any]:
+def _meta_of(request: _Request, options: Mapping[str, Any], recorded_names: Sequence[str]) -> dict[str, Any]:
     """Return how a call is recorded: its command, options and named configs."""
     return {
         "command": request.command,
         "options": {**options, **{flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING}},
-        "named_configs": list(request.named_configs),
+        "named_configs": [*recorded_names, *request.named_configs],
     }
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "CHECK_VARIABLE",
     "EXPECT_DATA_VARIABLE",
     "EXPECT_RESOURCES_VARIABLE",
+    "NAMED_CONFIGS_VARIABLE",
     "PARENT_VARIABLE",
     "RECORD_TO_VARIABLE",
     "RESUME_VARIABLE",
@@ -48,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 # The uid of the run that starts this one.
 PARENT_VARIABLE = "SACRISTAN_PARENT"
+# The named configs of the recorded run whose config is used again: they may set more than its defaults say.
+NAMED_CONFIGS_VARIABLE = "SACRISTAN_NAMED_CONFIGS"
 # The folder of runs that replaces the one of every `FileObserver`.
 RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
 # The fingerprint of the data that the reproduced run was trained on.

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from observers.record.identity import NAMED_CONFIGS_VARIABLE
 from observers.record.redaction import hide_passwords, redact
 from runs.errors import LaunchError
 from runs.query.texts import list_text
@@ -125,6 +126,8 @@ def recorded_launch(
     recorded, notes = _recorded_options(record, {*without, *_OTHER_ACTIONS, *map(_long_name, options)})
     folder, folder_notes = _folder(record)
     variables = {"PYTHONPATH": _python_path(script, record.mainfile, search), **(environment or {})}
+    if record.named_configs:
+        variables[NAMED_CONFIGS_VARIABLE] = ",".join(record.named_configs)
     if record.num_ranks > 1 and record.module:
         variables["PYTHONSAFEPATH"] = "1"  # as -P, for the processes of torchrun
     return Launch((*command, *recorded, *options), folder, variables, (*notes, *folder_notes))

@@ -249,6 +249,11 @@ class Record:
         """Return a part of the provenance, such as `determinism` or `reads`; empty if it is missing or no mapping."""
         return mapping_of(self.provenance.get(name))
 
+    @property
+    def named_configs(self) -> list[str]:
+        """The named configs and config files that it was started with."""
+        return list(map(str, list_of(self.run["meta.named_configs"])))
+
     @functools.cached_property
     def flags(self) -> dict[str, str]:
         """Environment variables that decide whether a run repeats bit for bit, as they were when it started.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 
 import pytest
 from sacred.arg_parser import get_config_updates
@@ -14,7 +15,9 @@ from sacred.arg_parser import get_config_updates
 from configs import to_plain
 from ingredients import ConfigError, UnknownEntryError
 from observers import FileObserver
+from runs.stores.opening import open_store
 from tests.integration.test_idioms_of_sacred import LABS, typed
+from tests.processes import run
 
 
 @pytest.fixture(params=LABS)
@@ -418,3 +421,40 @@ def test_seed_of_a_shipped_experiment_may_be_none(ours):
     supervised.compose(ex)
     shown = ex.run("print_config", config_updates={"seed": None}, options={"--unobserved": True})
     assert type(shown.config["seed"]) is int
+
+
+# Records
+
+SCRIPT = """
+from experiments import Experiment
+ex = Experiment("study", save_git_info=False)
+
+@ex.config
+def config():
+    optimizer = {"name": "sgd", "lr": 0.1}
+    steps = 3
+    flag = False
+
+@ex.named_config
+def adam():
+    optimizer = {"betas": [0.9, 0.99]}
+    steps = "all"
+
+@ex.automain
+def main(_run, optimizer, steps, flag, reg=None):
+    _run.log_scalar("loss", len(optimizer), 0)
+    return [optimizer["betas"], steps, flag, reg["dropout"]]
+"""
+
+
+def test_run_whose_named_config_sets_more_than_the_defaults_say_is_reproduced_twice(tmp_path):
+    (tmp_path / "study.py").write_text(SCRIPT)
+    options = {"cwd": tmp_path, "capture_output": True, "text": True, "starts_python": True}
+    words = ["with", "adam", "optimizer.betas=[0.5,0.5]", "flag=None", "reg.dropout=0.5"]
+    done = run([sys.executable, "study.py", *words], **options)
+    assert done.returncode == 0, done.stderr
+    for again in "1", "2":
+        done = run([sys.executable, "-m", "runs", "reproduce", again], **options)
+        assert done.stdout.startswith("IDENTICAL"), done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        assert [one.result for one in store] == [[[0.5, 0.5], "all", None, 0.5]] * 3

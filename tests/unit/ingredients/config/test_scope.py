@@ -9,7 +9,6 @@ from ingredients import data, model
 from ingredients.config.scope import DeclaredDict, Scope, completed, lenient
 from ingredients.errors import ConfigError
 
-
 WIDTHS = {"small": 8, "large": 64}
 
 
