@@ -10,10 +10,12 @@ import sacred
 from sacred.config import ConfigDict
 from sacred.utils import get_by_dotted_path, iter_prefixes, iterate_flattened, join_paths
 
+from configs.map import is_group
 from experiments.running.computed_config import ComputedConfig
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import ConfigHook
 from ingredients.config.scope import Scope
+from observers.file.sacred_form import plain
 
 __all__ = ["origins"]
 
@@ -62,9 +64,24 @@ def _grouped(by_entry: Mapping[str, str], config: Mapping[str, Any]) -> list[dic
     missing = object()
     groups: dict[str, list[str]] = {}
     for entry, origin in sorted(by_entry.items()):
-        if origin != _DEFAULT and get_by_dotted_path(config, entry, missing) is not missing:
+        if origin == _DEFAULT:
+            continue
+        if keyed := _recorded_names(entry, config):
+            groups.setdefault(origin, []).extend(keyed)
+        elif get_by_dotted_path(config, entry, missing) is not missing:
             groups.setdefault(origin, []).append(entry)
     return [{"origin": origin, "entries": entries} for origin, entries in groups.items()]
+
+
+def _recorded_names(entry: str, config: Mapping[str, Any]) -> list[str]:
+    """Return the recorded names in the dict with keys that are no texts which an entry is, or is in."""
+    for name in iter_prefixes(entry):
+        value = get_by_dotted_path(config, name)
+        if isinstance(value, dict) and value and not is_group(value):
+            return [join_paths(name, key) for key, _ in iterate_flattened(plain(value))]
+        if not isinstance(value, dict):
+            break
+    return []
 
 
 def _of_named_configs(

@@ -247,6 +247,12 @@ def test_keys_that_do_not_exist_are_rejected(tmp_path, value, updates, error, me
         make(tmp_path, value).run(config_updates=updates)
 
 
+def test_origin_of_an_entry_with_a_number_as_key_is_that_of_its_dict(tmp_path):
+    make(tmp_path, WEIGHT).run_commandline(["e.py", "with", "x.1=3", "seed=0"])
+    origins = json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())["meta"]["origins"]
+    assert origins == [{"origin": "command line", "entries": ["seed", "x.json://0", "x.json://1"]}]
+
+
 def test_literal_that_no_dict_can_hold_is_a_text(tmp_path):
     make(tmp_path, None).run_commandline(["e.py", "with", "x={[]: 1}"])
     assert json.loads((tmp_path / "my_runs" / "1" / "config.json").read_text())["x"] == "{[]: 1}"
