@@ -100,7 +100,6 @@ def tee_in_order() -> Iterator[CapturedStdout]:
         for descriptor in saved:
             undo.callback(descriptor.close)
         handle, path = tempfile.mkstemp()
-        undo.callback(os.unlink, path)
         target = _TeedFile(handle, path)
         undo.callback(target.close)
         copied = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
@@ -365,9 +364,10 @@ class OutputFile:
 
 
 class _TeedFile(OutputFile):
-    """The file that `tee` writes; reopened if other code has closed it."""
+    """The file that `tee` writes; reopened if other code has closed it, and removed by the process that made it."""
 
     def __init__(self, handle: int, path: str) -> None:
+        self._pid = os.getpid()
         self._descriptor: Descriptor | None = Descriptor(handle)
         self.name = path
         self._position = 0
@@ -384,6 +384,8 @@ class _TeedFile(OutputFile):
     def close(self) -> None:
         if self._descriptor is not None:
             self._descriptor.close()
+            if self._pid == os.getpid():
+                Path(self.name).unlink(missing_ok=True)
         self._descriptor = None
 
     def __del__(self) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -130,6 +131,7 @@ class LabRun(Run):
         self.system_metrics_s: float | None = None
         self.executed_cells = ""
         self.is_resumed = False
+        self._exit: SystemExit | None = None
         self.expected_data: str | None = None
         self.launch_options: dict[str, Any] = {}
         self.recorders: tuple[Any, ...] = ()
@@ -391,12 +393,13 @@ class LabRun(Run):
 
         Raises:
             ConcurrentRunError: If another agent of the sweep has taken over the trial; nothing is recorded.
+            SystemExit: If the main function ended by `sys.exit(0)`; the run is completed, without a result.
         """
         if self._trial is not None:
             self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None
         seed_torch_later(self)
-        self.main_function = guarded_main(self, self._signals, self.notices)
+        self.main_function = guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
             with reporting_end(self.notices):
@@ -405,6 +408,8 @@ class LabRun(Run):
                 self._wait_for_observers()  # which Sacred leaves out
         if self.is_resumed:
             self._recorder.warn_unless_rewound()
+        if self._exit is not None:
+            raise self._exit
         return result
 
     def _emit_started(self) -> None:

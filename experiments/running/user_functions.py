@@ -35,8 +35,12 @@ def guarded(function: Callable, signals: Signals, notices: Notices | None) -> Ca
     return signals.interruptible(ending_children(ending_together(notices, function)))
 
 
-def guarded_main(run: Run, signals: Signals, notices: Notices | None) -> Callable:
+def guarded_main(
+    run: Run, signals: Signals, notices: Notices | None, note_exit: Callable[[SystemExit], None]
+) -> Callable:
     """Return the main function of a run, guarded; where it fails, it drops its variables.
+
+    If it ends by `sys.exit(0)`, it returns None.
 
     They would live as long as the error. Workers of a loader would be among them, which hold the output that Sacred
     waits for. A debugger needs them.
@@ -45,6 +49,7 @@ def guarded_main(run: Run, signals: Signals, notices: Notices | None) -> Callabl
         run: The run.
         signals: Its signals.
         notices: Notices between its ranks; None in a process alone.
+        note_exit: Called with the error of `sys.exit(0)`, which the run raises when it is completed.
     """
     function = run.main_function
 
@@ -54,6 +59,9 @@ def guarded_main(run: Run, signals: Signals, notices: Notices | None) -> Callabl
         try:
             return function(*args, **kwargs)
         except BaseException as error:
+            if isinstance(error, SystemExit) and (error.code in (None, 0)):
+                note_exit(error)
+                return None
             if not (run.pdb or run.debug):
                 traceback.clear_frames(error.__traceback__)
             raise

@@ -9,6 +9,7 @@ from typing import Any
 from observers.errors import ArtifactError
 from observers.file.recording import Recording
 from observers.record.numbered_folder import artifact_path, make_numbered_folder
+from observers.record.safe_paths import file_name
 from observers.record.schema import DESTINATION, EARLIER_FOLDER
 from observers.record.stored_files import copy_file, keep, open_file, path_below
 
@@ -55,7 +56,7 @@ def keep_artifact(
 
     Args:
         recording: The run's recording.
-        name: The artifact's name, and its path in the folder.
+        name: The artifact's name, and its path in the folder; that of the file is made valid by `file_name`.
         filename: The file.
         metadata: What to note about it.
         content_type: Its MIME type.
@@ -67,6 +68,7 @@ def keep_artifact(
     file = Path(filename).absolute()
     with recording.lock:
         recording.stay_in_folder()
+    name = file_name(file) if name == file.name else name
     target = artifact_path(recording.folder, name)
     is_there = file.resolve() == target
     if is_there or not copy:

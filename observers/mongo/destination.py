@@ -124,7 +124,7 @@ def explain(error: Exception) -> str:
     Args:
         error: Any error of pymongo, or of a delivery.
     """
-    from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
+    from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
     text = redact(str(error))
     if is_unconfirmed(error):
@@ -142,11 +142,22 @@ def explain(error: Exception) -> str:
         return f"TLS fails: {_explain_tls(text)}"
     if not isinstance(error, PyMongoError):
         return f"{type(error).__name__}: {text}"
-    if "connection closed" in text and "refused" not in text:
+    if isinstance(error, ServerSelectionTimeoutError) and _closes_each_connection(text):
         return (
             "the server is not reachable: it closes connections, as servers do that require TLS (tls=true in the URL)"
         )
     return "the server is not reachable"
+
+
+def _closes_each_connection(text: str) -> bool:
+    """Tell whether no server has ever answered; one that is killed closes connections, too, but is known."""
+    types = set(re.findall(r"server_type: (\w+)", text))
+    return (
+        types <= {"Unknown"}
+        and "topology_type: Unknown" in text
+        and "connection closed" in text
+        and "refused" not in text
+    )
 
 
 def is_refusal(error: Exception) -> bool:

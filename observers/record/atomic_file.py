@@ -90,6 +90,13 @@ def make_folder(path: Path) -> None:
     Raises:
         OSError: If it cannot be created.
     """
+    if path.is_symlink() and not path.exists():
+        target = path.resolve()
+        if not target.parent.is_dir():  # as of a disk that is not mounted
+            raise FileNotFoundError(errno.ENOENT, f"it is a link to {target}, which does not exist", str(path))
+        target.mkdir()
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(path))
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in new:

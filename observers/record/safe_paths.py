@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path, PurePosixPath
 
-__all__ = ["lasting_path", "relative_path", "shown_path"]
+__all__ = ["file_name", "lasting_path", "relative_path", "shown_path"]
 
 _MAX_PART_BYTES = 255
 
@@ -29,6 +30,16 @@ def relative_path(name: str) -> PurePosixPath | None:
     except UnicodeEncodeError:
         return None
     return None if is_long else PurePosixPath(name)
+
+
+def file_name(path: str | Path) -> str:
+    """Return the name of a file; what `relative_path` rejects, such as bytes that are no UTF-8, becomes %XX.
+
+    Args:
+        path: The file.
+    """
+    odd = r"[\udc80-\udcff\x00-\x1f\x7f\\]"
+    return re.sub(odd, lambda found: "".join(f"%{byte:02X}" for byte in os.fsencode(found[0])), Path(path).name)
 
 
 def lasting_path(path: str | Path) -> Path:

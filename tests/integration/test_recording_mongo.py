@@ -4,6 +4,7 @@ import json
 import math
 import random
 import shutil
+import threading
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -477,3 +478,25 @@ def test_bound_that_is_no_number_of_seconds_is_refused(bad, monkeypatch):
     monkeypatch.setenv("SACRISTAN_DRAIN_S", str(bad))
     with pytest.raises(DestinationError, match=r"SACRISTAN_DRAIN_S: got .*, expected at least 0 seconds"):
         MongoObserver()
+
+
+@pytest.mark.slow
+def test_server_killed_during_a_query_is_not_explained_by_tls(mongod, wait_for):
+    mongod.start()
+    with pymongo.MongoClient(mongod.url, retryReads=False) as client, pymongo.MongoClient(mongod.url) as other:
+        client.lab.runs.insert_one({})
+        errors: list[Exception] = []
+
+        def query():
+            try:
+                list(client.lab.runs.find({"$where": "sleep(60000) || true"}))
+            except pymongo.errors.PyMongoError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=query)
+        thread.start()
+        wait_for(lambda: other.admin.command("currentOp", ns="lab.runs")["inprog"], "the query")
+        mongod.kill()
+        thread.join()
+    assert "connection closed" in str(errors[0])
+    assert explain(errors[0]) == "the server is not reachable"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +168,34 @@ def test_config_deeper_than_a_record_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="data: got lists and dicts nested more than 180 levels deep"):
         ex.run()
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, "COMPLETED"), (0, "COMPLETED"), (3, "FAILED"), ("bad", "FAILED")])
+def test_main_that_exits_ends_the_run_as_its_code_says(tmp_path, code, status):
+    def main(_run):
+        _run.log_scalar("loss", 0.5)
+        sys.exit(code)
+
+    with pytest.raises(SystemExit) as end:
+        record(main, FileObserver(tmp_path / "runs"))
+    assert end.value.code == code
+    with runs.open_store(tmp_path / "runs") as store:
+        run = store.get(1)
+        assert (run.status, run.result) == (status, None)
+        assert run.metric("loss").values.tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [(b"bad\xff.txt", "bad%FF.txt"), (b"two\nlines.txt", "two%0Alines.txt"), (b"a\\b", "a%5Cb")]
+)
+def test_artifact_of_a_file_with_an_odd_name_is_kept(tmp_path, file, name):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + file))
+    path.write_text("content")
+
+    def main(_run):
+        _run.add_artifact(path)
+
+    assert record(main, FileObserver(tmp_path / "runs")).status == "COMPLETED"
+    with runs.open_store(tmp_path / "runs") as store:
+        [kept] = store.get(1).stored("artifacts")
+        assert (kept.name, kept.read()) == (name, b"content")

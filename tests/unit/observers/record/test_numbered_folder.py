@@ -43,3 +43,25 @@ def test_file_system_that_has_every_number_is_left_after_many(tmp_path, monkeypa
     assert (folder, number) == (elsewhere / "1", "1")
     assert f"{base} cannot be written (File exists); this run is recorded in {folder}" in caplog.text
     shutil.rmtree(elsewhere)
+
+
+def test_folder_of_runs_may_be_a_link_to_one_that_is_not_there_yet(tmp_path):
+    base = tmp_path / "my_runs"
+    base.symlink_to(tmp_path / "elsewhere")
+    assert make_run_folder(base) == (base, base / "1", "1")
+    assert (tmp_path / "elsewhere" / "1").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_folder_of_runs_that_cannot_be_one_is_named_with_the_reason(tmp_path, caplog, kind):
+    base = tmp_path / "my_runs"
+    if kind == "link":
+        base.symlink_to(tmp_path / "unmounted" / "runs")
+        reason = f"it is a link to {tmp_path}/unmounted/runs, which does not exist"
+    else:
+        base.touch()
+        reason = "it is no folder"
+    elsewhere, folder, _ = make_run_folder(base)
+    assert f"{base} cannot be written ({reason}); this run is recorded in {folder}" in caplog.text
+    assert not (tmp_path / "unmounted").exists()
+    shutil.rmtree(elsewhere)
