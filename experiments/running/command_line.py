@@ -19,6 +19,8 @@ from ingredients.errors import ConfigError
 
 __all__ = ["beat_interval_s", "check_command_line", "settings_in", "split_shown_words"]
 
+_log = logging.getLogger(__name__)
+
 # How many words may follow a command: names of another command, and for print_config of settings as well.
 _MAX_FOLLOWING = {"help": 1, "save_config": 1, "print_config": math.inf}
 
@@ -165,7 +167,7 @@ def _check_assignments(words: Sequence[str]) -> None:
     for word in words[start + 1 :]:
         name, _, text = (part.strip() for part in word.partition("="))
         if _is_assignment(word) and settings[name] != text:
-            raise ConfigError(f"{name}: got {text} and {settings[name]}; give one of them")
+            _log.warning("%s: got %s and then %s; the last one counts", name, text, settings[name])
     for name, text in settings.items():
         check_keys(name, literal(text))
 

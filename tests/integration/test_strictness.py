@@ -356,8 +356,6 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
             "zzzzzzzz: there is no such named config, and a setting is written zzzzzzzz=VALUE; "
             "there are: quick, optimizer.fast",
         ),
-        (["with", "lr=1", "lr=2"], "lr: got 1 and 2; give one of them"),
-        (["with", "batch_size=3", "lr=1", "batch_size=3.0"], "batch_size: got 3 and 3.0; give one of them"),
         (
             ["with", 'optimizer.options={"a.b": 10}'],
             "optimizer.options: got the key 'a.b', expected keys without `.`, and without `$` at first; nest it, as in "
@@ -400,14 +398,14 @@ def test_words_that_cannot_be_meant_so_refused(refuse, words, message):
     refuse(*words, message=message)
 
 
-def test_setting_that_is_typed_twice_alike_counts_once(refuse):
-    refuse(
-        "with",
-        "lr=1",
-        "lr=1",
-        "bacth_size=3",
-        message="bacth_size: got 3, but there is no such entry; did you mean batch_size?",
-    )
+@pytest.mark.parametrize(
+    ("first", "warnings"), [("lr=1", []), ("lr=0.5", ["lr: got 0.5 and then 1; the last one counts"])]
+)
+def test_of_a_setting_that_is_typed_twice_the_last_one_counts(experiment, caplog, first, warnings):
+    experiment.observers.clear()
+    run = experiment.run_commandline(["lab.py", "with", first, "batch_size=3", "lr=1"])
+    assert run.config["lr"] == 1
+    assert [record.getMessage() for record in caplog.records if "counts" in record.getMessage()] == warnings
 
 
 def test_dotted_key_in_a_scope_refused(tmp_path):
