@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sacred.metrics_logger import ScalarMetricLogEntry
 
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from observers.errors import MetricError
@@ -202,6 +203,16 @@ class MetricsBuffer:
             for name, series in split_metrics(points, log.names).items()
             if len(series)
         }
+
+    def get_last_metrics(self) -> list[ScalarMetricLogEntry]:
+        """Return the points since the last call or heartbeat, as Sacred's logger does; our observers record them."""
+        self._logs[0].keeps_new = True
+        entries = [
+            ScalarMetricLogEntry(name, *point)
+            for name, series in self.take().items()
+            for point in zip(series["steps"], series["timestamps"], series["values"], strict=True)
+        ]
+        return sorted(entries, key=lambda entry: entry.timestamp)
 
     def _take_children(self, children: ChildPoints, folder: Path, *, last: bool) -> None:
         """Add the points of forked children."""

@@ -476,6 +476,23 @@ def test_metrics_info_files_and_sources_are_recorded(make, lab, tmp_path):
     assert (folder / "renamed.txt").read_text() == "out"
 
 
+def test_points_since_the_last_call_are_read_in_the_run(make):
+    ex = make()
+
+    @ex.main
+    def main(_run):
+        assert _run._metrics.get_last_metrics() == []
+        for step in 10, 15:
+            _run.log_scalar("loss", step * step, step)
+        ex.log_scalar("counted", 0.5)
+        entries = _run._metrics.get_last_metrics()
+        assert _run._metrics.get_last_metrics() == []
+        assert entries[0].timestamp <= entries[1].timestamp
+        return [(entry.name, entry.step, entry.value) for entry in entries]
+
+    assert typed(ex).result == [("loss", 10, 100), ("loss", 15, 225), ("counted", 0, 0.5)]
+
+
 def test_run_that_fails_says_so(make, lab, tmp_path):
     ex = make()
     ex.observers.append(lab.FileStorageObserver(tmp_path / "runs"))
