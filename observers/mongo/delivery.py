@@ -3,7 +3,8 @@
 Nothing here depends on the process that made the run: `Delivery` reads the run's folder, and asks the database what it
 already has. Resending something changes nothing:
 
-* a run has one document, found by its `uid`; the database assigns its integer `_id` (`observers.mongo.run_document`);
+* a run has one document, found by its `uid`; the database assigns its integer `_id` (`observers.mongo.run_document`),
+  or the run takes over a document that another program has staged (`DocumentDelivery.take_over`);
 * points are appended on the condition that the database has exactly the points before them (`observers.mongo.points`);
 * each medium has an entry, under an id made from its place in the record (`observers.mongo.media`);
 * contents of files are stored once, under an id made from their SHA-256 (`observers.mongo.contents`);
@@ -32,14 +33,14 @@ from pymongo.errors import OperationFailure
 from observers.mongo.artifacts import ArtifactDelivery
 from observers.mongo.concerns import PATIENCE_S, confirmed, lacks_majority_reads
 from observers.mongo.contents import Contents, Shipment
-from observers.mongo.document_delivery import DocumentDelivery, is_running
+from observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
 from observers.mongo.layout import Collections, Document, make_run_indexes
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
 from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
-from observers.record.schema import DELIVERED, RUN, read_json
+from observers.record.schema import DELIVERED, DESTINATION, RUN, read_json, read_json_if_whole
 
 __all__ = ["Delivery", "noted_delivery"]
 
@@ -75,6 +76,7 @@ class Delivery:
         database: The database.
         prefix: The prefix of the collections' names, without its underscore.
         wanted_id: The `_id` to use if it is free.
+        overwrite: The `_id` of a document to take over, as the run's folder notes it; see `Destination`.
         collection: The name of the collection of runs; empty for the usual one.
         with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
         patience_s: Seconds that the servers may take to confirm everything.
@@ -100,6 +102,7 @@ class Delivery:
         wanted_id: int | str | None = None,
         collection: str = "",
         *,
+        overwrite: str = "",
         with_checkpoints: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> None:
@@ -113,6 +116,7 @@ class Delivery:
         self.was_removed = self.was_started = False
         self._contents = Contents(self.collections)
         self._wanted_id = wanted_id
+        self._overwrite = overwrite
         self._turn: Any = None
         self._parts: _Parts | None = None
         self._is_verified = False
@@ -174,15 +178,55 @@ class Delivery:
         document = DocumentDelivery(shipment, with_checkpoints=self.with_checkpoints)
         is_there = document.find()
         if not is_there:
-            self.was_removed = self._is_noted_as_removed(uid)
+            self.was_removed = self._is_noted_as_removed(uid) or self._was_overwritten(uid)
             if self.was_removed:
                 return None
-            document.insert(run, self._wanted_id if self.run_id is None else self.run_id)
+            self._insert(document, run, shipment)
+        self._note_overwritten(shipment.run_id)
         self.run_id = shipment.run_id
         points = PointDelivery(shipment, datetime.fromisoformat(run.get("start_time") or run["queue_time"]))
         if not is_there:
             points.adopt()
         return _Parts(shipment, document, points, MediaDelivery(shipment))
+
+    def _insert(self, document: DocumentDelivery, run: Mapping[str, Any], shipment: Shipment) -> None:
+        """Insert the document, or take over the one that the run is to overwrite."""
+        wanted = self._wanted_id if self.run_id is None else self.run_id
+        if not self._overwrite or "overwrote" in self._noted_destination():
+            document.insert(run, wanted)
+            return
+        number = int(self._overwrite)
+        try:
+            if document.take_over(run, number):
+                return
+            document.insert(run, number)
+            reason = "does not exist"
+        except NotTakenOverError as error:
+            document.insert(run, wanted)
+            reason = f"is not overwritten, because {error}"
+        _log.warning("MongoDB: run %d %s; this run is recorded there as run %s", number, reason, shipment.run_id)
+
+    def _note_overwritten(self, run_id: Any) -> None:
+        """Note in the folder that the run has a document, so that it never takes over one again."""
+        noted = self._noted_destination()
+        if self._overwrite and noted.get("overwrite") == self._overwrite:
+            del noted["overwrite"]
+            noted |= {"overwrote": self._overwrite} if str(run_id) == self._overwrite else {}
+            with contextlib.suppress(OSError), replacing(self.folder / DESTINATION) as stream:
+                stream.write(json.dumps(noted).encode())
+        self._overwrite = ""
+
+    def _noted_destination(self) -> dict[str, Any]:
+        noted = read_json_if_whole(self.folder / DESTINATION)
+        return noted if isinstance(noted, dict) else {}
+
+    def _was_overwritten(self, uid: str) -> bool:
+        """Tell whether another run has the document that this run had taken over, and delivered."""
+        overwrote, delivered = self._noted_destination().get("overwrote"), noted_delivery(self.folder)
+        if delivered is None or str(delivered["run_id"]) != overwrote:
+            return False
+        other = {"_id": delivered["run_id"], "uid": {"$exists": True, "$ne": uid}}
+        return self.collections.runs.find_one(other, {"_id": 1}) is not None
 
     def _is_noted_as_removed(self, uid: str) -> bool:
         try:

@@ -62,6 +62,8 @@ class Destination:
         prefix: The prefix of the collections' names.
         collection: The name of the collection of runs; empty for the usual one.
         wanted_id: The `_id` that the run should have, if it is a text; empty for the next number.
+        overwrite: The `_id` of the document that the run is to take over, a number; empty for none, and once it has.
+        overwrote: The `_id` of the document that the run took over; empty for none.
         checkpoints: `kept` to deliver the checkpoints that the run keeps; otherwise empty.
     """
 
@@ -70,6 +72,8 @@ class Destination:
     prefix: str = ""
     collection: str = ""
     wanted_id: str = ""
+    overwrite: str = ""
+    overwrote: str = ""
     checkpoints: str = ""
 
     @property

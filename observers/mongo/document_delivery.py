@@ -6,16 +6,18 @@ import errno
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import bson
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from observers.mongo.contents import Shipment
 from observers.mongo.documents import files_in
 from observers.mongo.layout import Document
 from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
+from observers.record.identity import true_status
 from observers.record.schema import (
     OUTPUT,
     RANKS_FOLDER,
@@ -26,7 +28,7 @@ from observers.record.schema import (
 )
 from observers.record.storable import storable_text
 
-__all__ = ["DocumentDelivery", "is_running"]
+__all__ = ["DocumentDelivery", "NotTakenOverError", "is_running"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,39 @@ _OF_AN_END = (
     *("lost_points", "lost_resources", "lost_sources", "damaged_points", "unwritten_points"),
     *("captured_out_file", "values_file", "rank_outputs"),
 )
+# Further entries of some runs; they are removed if another run takes the document over. What people noted stays.
+_OF_SOME_RUNS = (
+    *("artifacts_file", "artifacts_logged", "artifacts_logged_file", "artifacts_used", "artifacts_used_file"),
+    *("checkpoints", "command_line_file", "exact", "lease", "microseconds", "parent", "provenance", "reproductions"),
+    *("resources_file", "sessions", "states_folder"),
+)
+
+
+class NotTakenOverError(Exception):
+    """A document belongs to another run; the message says why."""
+
+
+# Entries that tell whether another run has a document.
+_OF_AN_OWNER = ("uid", "start_time", "stop_time", "heartbeat", "lease", "meta.options", "trash", "removing")
+
+
+def _obstacle(found: Document, run: Mapping[str, Any]) -> str:
+    """Return why a run may not take over a document; empty if it was staged, or its run had ended before this one."""
+    if "trash" in found or "removing" in found:
+        return "it is in the trash"
+    if "parent" in run and run["parent"] != run.get("meta", {}).get("started_from"):
+        return "a fork, a reproduction or a child of another run overwrites nothing"
+    if not found.get("uid") and not found.get("heartbeat"):
+        return ""
+    ended = found.get("stop_time")
+    if ended is None:
+        if true_status({**found, "status": "RUNNING"}, found.get("lease")) == "RUNNING":
+            return "another process is recording it"
+        ended = found.get("heartbeat")
+    started = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
+    if found.get("uid") and isinstance(ended, datetime) and ended.replace(tzinfo=None) > started.replace(tzinfo=None):
+        return "another run has been recorded there since this one started"
+    return ""
 
 
 def is_running(run: Mapping[str, Any]) -> bool:
@@ -110,6 +145,49 @@ class DocumentDelivery:
             else:
                 self._run.run_id = number
                 return
+
+    def take_over(self, run: Mapping[str, Any], number: int) -> bool:
+        """Take over the document of that `_id`, with the entries of others in it; return whether it exists.
+
+        Raises:
+            NotTakenOverError: If it belongs to another run.
+        """
+        runs = self._run.collections.confirmed.runs
+        document = self._document.build(run, ())
+        while found := runs.find_one({"_id": number}, dict.fromkeys(_OF_AN_OWNER, 1)):
+            if reason := _obstacle(found, run):
+                raise NotTakenOverError(reason)
+            self._store_entries(document)
+            same = {"_id": number, **{name: found.get(name) for name in ("uid", "stop_time")}}
+            # As of an older record, if there are points or media of an earlier run, which are then removed.
+            points = self._run.collections.metrics, self._run.collections.chunks, self._run.collections.media
+            has_earlier = any(collection.find_one({"run_id": number}, {"_id": 1}) for collection in points)
+            older = {"revision": run.get("revision", 0) - has_earlier, "rewinding": False}
+            gone = [name for name in (*_OF_AN_END, *_OF_SOME_RUNS) if name not in document]
+            change = {"$set": {**document, "uid": self._run.uid, **older}, "$unset": dict.fromkeys(gone, "")}
+            try:
+                is_taken = runs.update_one(same, change).matched_count
+            except DuplicateKeyError:  # another process has delivered the same run
+                return self.find()
+            if is_taken:
+                self._run.run_id = number
+                self._forget(found)
+                return True
+        return False
+
+    def _forget(self, found: Document) -> None:
+        """Remove the files of the earlier run of a document, and note that it is not to be sent again."""
+        if not isinstance(found.get("uid"), str):
+            return
+        self._run.contents.drop_others(found["uid"], ())
+        if found.get("stop_time") is None:  # killed: the database may lack a part of it, which goes to another document
+            return
+        note = {"run_id": found["_id"], "at": datetime.now(UTC)}
+        try:
+            self._run.collections.confirmed.removed.update_one({"_id": found["uid"]}, {"$set": note}, upsert=True)
+        except OperationFailure as error:
+            if error.code != 13:  # the user may only read that collection
+                raise
 
     def is_sent(self, run: Mapping[str, Any]) -> bool:
         """Tell whether the document matches `run.json` and the captured output.

@@ -60,7 +60,10 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
         db_name: The name of the database.
         collection: The name of the collection of runs alone. Sacred has deprecated it; use `collection_prefix`.
         collection_prefix: The prefix of all collections' names, without its underscore.
-        overwrite: The id to use if it is free; accepted for compatibility with Sacred, nothing is overwritten.
+        overwrite: The id of the document to take over: staged by another program such as SEML, or of a run that had
+            ended before this one started, whose points and media are replaced. Entries of other programs stay. If an
+            active run has the document, or it does not exist, a warning says so and under which id the run is recorded.
+            A fork or a reproduction of a run overwrites nothing.
         priority: Observers with a higher priority receive events first; the FileObserver must be one of them.
         client: A client to use instead of `url`.
         failure_dir: Where the spool is; by default `my_runs/_spool`.
@@ -73,7 +76,8 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
         beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
 
     Raises:
-        DestinationError: If two arguments exclude each other, or `drain_s` is not a number of seconds.
+        DestinationError: If two arguments exclude each other, `overwrite` is not an id, or `drain_s` is not a number of
+            seconds.
     """
 
     def __init__(
@@ -97,10 +101,10 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
             raise DestinationError("MongoObserver: got both a collection and a collection_prefix; give the prefix")
         runs = "" if collection == "runs" else check_collection(collection)
         kept = "kept" if checkpoints else ""
-        self.destination = Destination(url, db_name, collection_prefix, runs, checkpoints=kept)
+        self.destination = Destination(url or _address(client), db_name, collection_prefix, runs, checkpoints=kept)
         self.priority = priority
         self.spool_dir = Path(failure_dir or Path("my_runs") / "_spool")
-        self.overwrite = int(overwrite) if overwrite is not None else None
+        self.overwrite = _overwritten_id(overwrite)
         self._options = kwargs
         self._client = client
         self._has_own_client = client is None
@@ -162,8 +166,12 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
             The run's id in the database; None if the database cannot be reached within seconds.
         """
         recording, run_id = self._recording_of(beginning), beginning.run_id
-        wanted = as_run_id(run_id if self.overwrite is None else self.overwrite)
-        destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
+        wanted = as_run_id(run_id)
+        destination = dataclasses.replace(
+            self.destination,
+            wanted_id=wanted if isinstance(wanted, str) else "",
+            overwrite="" if self.overwrite is None else str(self.overwrite),
+        )
         destination.note(recording.journal)
         self._recording = recording
 
@@ -177,6 +185,7 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
             where = destination.prefix, wanted, destination.collection
             delivery = Delivery(
                 *(recording.folder, recording.base, self._database(), *where),
+                overwrite=destination.overwrite,
                 with_checkpoints=bool(self.destination.checkpoints),
                 patience_s=LAST_ATTEMPT_S,
             )
@@ -243,6 +252,26 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
     __hash__ = None  # type: ignore[assignment]  # as in FileObserver
+
+
+def _address(client: Any) -> str | None:
+    """Return the servers of a client, as a URL for messages and `runs sync`, which asks for the rest."""
+    servers = getattr(client, "topology_description", None)
+    known = sorted(servers.server_descriptions()) if servers is not None else ()
+    return f"mongodb://{','.join(f'{host}:{port}' for host, port in known)}" if known else None
+
+
+def _overwritten_id(overwrite: Any) -> int | None:
+    if overwrite is None:
+        return None
+    try:
+        number = int(overwrite)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    is_exact = isinstance(overwrite, str) or number == overwrite
+    if number is None or not is_exact or isinstance(overwrite, bool) or abs(number) >= 2**63:
+        raise DestinationError(f"overwrite: got {overwrite!r}, expected the id of a run in the database, such as 3")
+    return number
 
 
 def _drain_s(argument: float | None) -> float | None:

@@ -179,6 +179,8 @@ def _destination(folder: Path, url: str | None, name: str | None) -> Destination
         return recorded
     if recorded is None:
         return Destination(url, name) if name else None
+    if name not in (None, recorded.db_name):  # in another database, the document of that id is another one
+        recorded = dataclasses.replace(recorded, overwrite="", overwrote="")
     return dataclasses.replace(recorded, url=url, db_name=name or recorded.db_name)
 
 
@@ -237,6 +239,7 @@ def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncRes
             wanted = destination.wanted_id or None
             delivery = Delivery(
                 *(folder, folder.parent, database, destination.prefix, wanted, destination.collection),
+                overwrite=destination.overwrite,
                 with_checkpoints=bool(destination.checkpoints),
             )
             # A spool is removed, so it is confirmed again.

@@ -80,7 +80,9 @@ class MongoDatabase:
         collections = Collections(self.database, prefix)
         if collections.runs.find_one({}, {"_id": 1}) is None and prefix:
             alone = Collections(self.database, collection=prefix)
-            if alone.runs.find_one({"experiment": {"$exists": True}}, {"_id": 1}) is not None:
+            # Runs that SEML has staged have no experiment yet.
+            is_run = {"$or": [{name: {"$exists": True}} for name in ("experiment", "seml")]}
+            if alone.runs.find_one(is_run, {"_id": 1}) is not None:
                 return alone
         return collections
 
