@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map, to_plain
@@ -241,7 +241,8 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
 
     ranks = current()
     with ranks.first_on_node():
-        prepared = load(_config, seed, start=None if _config.new_split else start)
+        known = {_expected(getattr(_run, "expected_data", None)), None if start is None else start.data}
+        prepared = load(_config, seed, start=None if _config.new_split else start, known=known)
     _check_data(prepared, ranks, _config, _run)
     split = prepared.preparation.split
     recorded: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
@@ -324,6 +325,11 @@ def _check_data(prepared: Prepared, ranks: Ranks, config: Map, run: Any) -> None
     refuse_other_data(prepared.fingerprint, config, getattr(run, "expected_data", None))
 
 
+def _expected(recorded: str | None) -> str | None:
+    """Return the fingerprint of the data of the run that is resumed, else reproduced; None without one."""
+    return recorded or os.environ.get(EXPECT_DATA_VARIABLE)
+
+
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
     """Reject data that differ from those of the run that is resumed or reproduced.
 
@@ -335,7 +341,7 @@ def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None
     Raises:
         DataError: If the fingerprints differ.
     """
-    expected = expected or os.environ.get(EXPECT_DATA_VARIABLE)
+    expected = _expected(expected)
     if expected and expected != fingerprint:
         raise DataError(
             f"{_where(config)}: got data with the fingerprint {fingerprint[:12]}, expected {expected[:12]} as in the "
@@ -371,7 +377,9 @@ def stats(_config: Map, _run: Any) -> None:
         print(f"cannot train on these data: {error}")
 
 
-def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = True) -> Prepared:
+def load(
+    config: Map, seed: int, *, start: Split | None = None, strict: bool = True, known: Collection[str | None] = ()
+) -> Prepared:
     """Load the configured data, split and normalised; see `preparation.prepare`.
 
     Args:
@@ -379,6 +387,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
         seed: Seed of the experiment.
         start: A split to repeat; its data must be the same.
         strict: Whether to reject data that cannot be trained on.
+        known: Fingerprints of data that earlier versions may have rounded, see `preparation.prepare`.
 
     Raises:
         DataError: If the data cannot be loaded, or `start` is not their split.
@@ -388,7 +397,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
         start.check(config)
         split = dataclasses.replace(start, data=None, digest=None)
     source = _load_source(config, split.seed)
-    prepared = prepare(source, config, seed, split=split, strict=strict)
+    prepared = prepare(source, config, seed, split=split, strict=strict, known=known)
     if start is not None:
         prepared.preparation.split.check_start(start, _where(config))
     return prepared

@@ -38,7 +38,8 @@ class Data:
         num_targets: Number of classes, labels, or target values.
         classes: Names of the classes.
         class_counts: Training samples of each class or label (classes,); empty for regression.
-        target_mean, target_std: Mean and deviation that normalised regression targets (outputs,), or None.
+        target_mean, target_std: Mean and deviation that normalised regression targets (outputs,), or None; float64
+            where `Preparation` says, except on devices without it.
         fingerprint: SHA-256 of the content.
         input_mean, input_std: Mean and deviation that normalised the inputs, to broadcast with one input, on the CPU;
             or None.
@@ -212,4 +213,7 @@ def _batches_of(
 
 
 def _on(device: torch.device, values: np.ndarray | None) -> Tensor | None:
-    return None if values is None else torch.from_numpy(values).to(device)
+    """Return an array on a device; float64 becomes float32 where the device lacks it."""
+    if values is None:
+        return None
+    return torch.from_numpy(values.astype(np.float32) if device.type == "mps" else values).to(device)

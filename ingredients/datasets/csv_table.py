@@ -16,6 +16,7 @@ from ingredients.datasets.samples import Source
 from ingredients.datasets.source_checks import as_list, refuse_column
 from ingredients.datasets.source_settings import SourceSettings
 from ingredients.datasets.table_columns import TableColumns
+from ingredients.datasets.targets import class_name
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -178,7 +179,11 @@ def _targets(
 ) -> np.ndarray:
     trained = settings.trained
     if trained is not None and trained.task == "classification" and len(names) == 1:
-        return _labels(cells[names[0]], trained.classes, path, needs_targets=settings.needs_targets)
+        labels = _labels(cells[names[0]], trained.classes, path, needs_targets=settings.needs_targets)
+        values = frame[names[0]]
+        # Read as in training where that makes no difference, the same data have the same fingerprint.
+        if values.isna().any() or [*map(class_name, labels)] != [*map(class_name, values)]:
+            return labels
     return read_targets(frame, names, path, needs_targets=settings.needs_targets)
 
 

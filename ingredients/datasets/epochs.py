@@ -224,7 +224,7 @@ def finisher(by: Preparation, inputs: torch.dtype, targets: torch.dtype, device:
     is_bytes, is_short = inputs == torch.uint8, targets == torch.int16
     if not is_bytes and not is_short:
         return None
-    mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
+    mean, std = (None if part is None else torch.from_numpy(part).float().to(device) for part in (by.mean, by.std))
     is_image = len(by.input_shape) == 3
 
     def finish(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import numpy as np
 from ingredients.config.construct import build, import_object, nearest, require
 from ingredients.config.seed import global_stream
 from ingredients.datasets.items import joined
+from ingredients.datasets.moments import Rounding
 from ingredients.datasets.samples import Source, as_samples, from_arrays
 from ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
 from ingredients.datasets.source_settings import SourceSettings
@@ -82,8 +83,14 @@ class Items:
     Args:
         dataset: The dataset, of pairs (input, target).
         where: The setting that names it, for messages.
-        dtype: Type of the inputs: `float32`, or `int64` for integers.
+        dtype: Type of the inputs: `int64` for integers, or `float32`: large integers and 64-bit floats are float64
+            until they are normalised.
+
+    Attributes:
+        exact_digest: SHA-256 of the content with float64 inputs if float32 would lose digits of them, else None.
     """
+
+    exact_digest: str | None = None
 
     def __init__(self, dataset: Any, where: str, dtype: str = "float32") -> None:
         self.dataset = dataset
@@ -108,7 +115,10 @@ class Items:
             raise DataError(f"{self.where}: the input of item {index} is of type {values.dtype}, expected numbers")
         if self.large is not None and values.dtype.kind in "iu" and self.dtype == "float32":
             self.large.update(values[np.abs(values) > EXACT].tolist())
-        return np.ascontiguousarray(values, self.dtype), target
+        is_wide = self.dtype == "float32" and values.dtype.kind in "iuf" and values.dtype.itemsize >= 4
+        return np.ascontiguousarray(
+            values, np.float64 if is_wide and values.dtype != np.float32 else self.dtype
+        ), target
 
 
 def _is_pair(item: Any) -> bool:
@@ -235,16 +245,21 @@ def _from_datasets(datasets: Mapping[int | None, Any], where: str, dtype: str, w
     """Return datasets of pairs as a source; reads every item once for targets, missing values and the digest."""
     parts = list(datasets.values())
     items = Items(joined(parts), where, dtype)
-    total, targets, missing = hashlib.sha256(), [], []
+    total, exact, rounding, targets, missing = hashlib.sha256(), hashlib.sha256(), Rounding(), [], []
     shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     items.large = set()
     # Items may draw random numbers; the same seed gives the same digest each time.
     with global_stream(0, "fingerprint"):
         for index in range(len(items)):
             values, target = items[index]
-            total.update(values.tobytes() + target.tobytes())
+            with np.errstate(over="ignore"):
+                rounded = values.astype(np.float32) if values.dtype == np.float64 else values
+            total.update(rounded.tobytes() + target.tobytes())
+            if values.dtype == np.float64:
+                exact.update(values.tobytes() + target.tobytes())
+                rounding.add(values[None])
             targets.append(target)
-            missing.append(np.count_nonzero(~np.isfinite(values)))
+            missing.append(np.count_nonzero(~np.isfinite(rounded)))
             shapes.setdefault((values.shape, target.shape), index)
     if len(shapes) > 1:
         (one, first), (other, second) = list(shapes.items())[:2]
@@ -252,7 +267,10 @@ def _from_datasets(datasets: Mapping[int | None, Any], where: str, dtype: str, w
             f"{where}: the items {first} and {second} have (inputs, targets) of shapes {one} and {other}, expected the "
             "same shapes; pad sequences with data.collate=pad, or keep lists with data.collate=list"
         )
-    warn_of_merged(np.array([EXACT, *items.large]), where)
+    if rounding.matters:
+        items.exact_digest = exact.hexdigest()
+    else:
+        warn_of_merged(np.array([EXACT, *items.large]), where)
     items.large = None
     return Source(
         items,

@@ -14,7 +14,7 @@ from ingredients.datasets.table_columns import TableColumns
 from ingredients.datasets.vocabulary import Vocabulary
 from ingredients.errors import DataError
 
-__all__ = ["Preparation"]
+__all__ = ["Preparation", "scaled"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Preparation:
         class_counts: Training samples of each class or label; empty for regression.
         features: Names of the input columns, if any.
         target_names: Names of the target columns, if any.
-        mean, std: Mean and deviation of the inputs, float32, shaped to broadcast with one input; None if inputs are not
-            normalised.
-        target_mean, target_std: The same for regression targets, float32 (outputs,).
+        mean, std: Mean and deviation of the inputs, shaped to broadcast with one input; None if inputs are not
+            normalised. float64 if float32 would lose digits of the inputs, which are then normalised in float64.
+        target_mean, target_std: The same for regression targets (outputs,).
         num_targets: Number of classes, labels, or target values.
         image_size: Height and width that images of a folder were resized to, pixels; None keeps their size.
         split: The split whose training part it was fitted on.
@@ -55,6 +55,20 @@ class Preparation:
     dtype: str = "float32"
     table: TableColumns | None = None
     vocabulary: Vocabulary | None = None
+
+    @property
+    def exact_inputs(self) -> bool:
+        """True if inputs are normalised in float64."""
+        return self.mean is not None and self.mean.dtype == np.float64
+
+    @property
+    def exact_targets(self) -> bool:
+        """True if targets are normalised in float64."""
+        return self.target_mean is not None and self.target_mean.dtype == np.float64
+
+    def scaled(self, inputs: np.ndarray) -> np.ndarray:
+        """Return inputs (samples, *shape) as a model gets them, but for missing values."""
+        return inputs if self.dtype != "float32" else scaled(inputs, self.mean, self.std)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the fields as tensors and plain values, for a checkpoint."""
@@ -131,6 +145,14 @@ class Preparation:
             f"{where}: got inputs of shape {_shape(shape)}, expected {_shape(self.input_shape)} as the checkpoint was "
             f"trained on{hint}"
         )
+
+
+def scaled(values: np.ndarray, mean: np.ndarray | None, std: np.ndarray | None) -> np.ndarray:
+    """Return normalised values, float32; they are normalised in the precision of the mean."""
+    if mean is None or std is None:
+        return values.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        return ((values.astype(mean.dtype, copy=False) - mean) / std).astype(np.float32, copy=False)
 
 
 def _shape(shape: Sequence[int]) -> str:

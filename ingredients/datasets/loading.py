@@ -207,8 +207,7 @@ class SplitDataset:
         for index in indices.tolist():
             with global_stream(self.seed, "items", epoch, index):
                 items.append(inputs[index][0])
-        by = self.prepared.preparation
-        return np.stack(items if by.mean is None else [(values - by.mean) / by.std for values in items])
+        return np.stack(list(map(self.prepared.preparation.scaled, items)))
 
     def finisher(self, device: torch.device) -> Callable[[Any], Any]:
         """Return a function that makes a batch on `device` ready for a model.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import numpy as np
 
 from ingredients.config.seed import global_stream, numpy_stream
-from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.fitted import Preparation, scaled
 from ingredients.datasets.items import subset
-from ingredients.datasets.moments import statistics
+from ingredients.datasets.moments import float32_rounds, statistics
 from ingredients.datasets.samples import Source, as_floats
+from ingredients.datasets.source_checks import warn_of_merged
 from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.targets import known_targets, resolve_task
@@ -21,6 +23,8 @@ from ingredients.datasets.texts import Texts
 from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
+
+_log = logging.getLogger(__name__)
 
 # Samples whose bytes are converted to floats at once.
 _BLOCK = 1024
@@ -69,9 +73,9 @@ class Prepared:
         by = self.preparation
         if isinstance(self.inputs, np.ndarray):
             inputs = self.inputs[indices]
-            return _scaled(as_floats(inputs), by) if inputs.dtype == np.uint8 else inputs
+            return by.scaled(as_floats(inputs)) if inputs.dtype == np.uint8 else inputs
         items = [self.inputs[int(index)][0] for index in indices]
-        return _scaled(np.array(items) if items else np.zeros((0, *by.input_shape)), by)
+        return by.scaled(np.array(items) if items else np.zeros((0, *by.input_shape)))
 
     @property
     def is_stream(self) -> bool:
@@ -87,19 +91,28 @@ class Prepared:
         return self.stream(split).length or 0 if self.is_stream else len(self.indices[split])
 
 
-def fingerprint(source: Source) -> str:
+def fingerprint(source: Source, *, exact_inputs: bool = False, exact_targets: bool = False) -> str:
     """Return the SHA-256 of the content of a source: types, shapes and values of inputs and targets.
 
     Args:
         source: The source. Its own `digest` is used if it has one.
+        exact_inputs, exact_targets: Whether they are normalised in float64, and not as float32.
 
     Returns:
         64 hexadecimal digits. Bytes count as the floats that they become.
     """
-    if source.digest is not None:
-        return source.digest
-    total = hashlib.sha256()
+    content = _content(source, exact=exact_inputs)
+    # Before 0.3, all regression targets were rounded to float32 before they were normalised.
+    return hashlib.sha256(f"{content} exact targets".encode()).hexdigest() if exact_targets else content
+
+
+def _content(source: Source, *, exact: bool) -> str:
     inputs, targets = source.inputs, source.targets
+    if source.digest is not None:
+        return getattr(inputs, "exact_digest", None) or source.digest if exact else source.digest
+    total = hashlib.sha256()
+    if inputs.dtype == np.float64 and not exact:
+        inputs = inputs.astype(np.float32)
     if inputs.dtype == np.uint8:
         total.update(f"{np.dtype(np.float32).str} {inputs.shape}".encode())
         for first in range(0, len(inputs), _BLOCK):
@@ -117,7 +130,13 @@ def _add_array(total: Any, array: np.ndarray) -> None:
 
 
 def prepare(
-    source: Source, config: Mapping[str, Any], seed: int, *, split: Split | None = None, strict: bool = True
+    source: Source,
+    config: Mapping[str, Any],
+    seed: int,
+    *,
+    split: Split | None = None,
+    strict: bool = True,
+    known: Collection[str | None] = (),
 ) -> Prepared:
     """Check, split and normalise a source to train on it.
 
@@ -127,6 +146,8 @@ def prepare(
         seed: Seed of the experiment; `config.split_seed` replaces it for the split.
         split: How to draw and split the data; by default as configured.
         strict: Whether to reject missing values and data of a single class; False to inspect them.
+        known: Fingerprints of data of trainings that go on or are repeated, which earlier versions may have rounded to
+            float32.
 
     Raises:
         DataError: If the data are empty, have missing values, a single class, or targets that do not fit the task.
@@ -136,7 +157,6 @@ def prepare(
     if isinstance(source.inputs, Streams):
         return _prepare_streams(source, config, split)
     _check_not_empty(source, where)
-    content = fingerprint(source)
     if config["task"] == "custom" and not source.is_structured:
         raise DataError(
             f"data.task=custom: {where} gives inputs and targets instead of samples of any structure; leave data.task "
@@ -144,6 +164,8 @@ def prepare(
         )
     task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
     has_targets = source.targets is not None
+    exact = _exact(source, config, task, targets, known)
+    content = fingerprint(source, **exact)
     source = _limited(dataclasses.replace(source, targets=targets, names=_names(source)), split)
     targets = cast(np.ndarray, source.targets)
     if strict:
@@ -157,8 +179,37 @@ def prepare(
         _check_classes(targets[train], task, f"{where}: the training part has", remedy)
     if isinstance(source.inputs, Texts):
         source = dataclasses.replace(source, inputs=source.inputs.fitted(train))
-    preparation = _fitted(source, config, task, classes, split.drawn(content, indices), train, has_targets)
+    preparation = _fitted(source, config, task, classes, split.drawn(content, indices), train, has_targets, **exact)
     return _prepared(source, indices, preparation, content, has_targets)
+
+
+def _exact(
+    source: Source,
+    config: Mapping[str, Any],
+    task: str,
+    targets: np.ndarray,
+    known: Collection[str | None],
+) -> dict[str, bool]:
+    """Return which parts of a source are normalised in float64, as float32 would lose their digits."""
+    inputs = source.inputs
+    if source.in_memory:
+        inputs_matter = float32_rounds(inputs)
+    else:
+        inputs_matter = getattr(inputs, "exact_digest", None) is not None
+    targets_matter = task == "regression" and float32_rounds(targets)
+    exact_inputs = inputs_matter and config["normalize"] == "standard"
+    exact_targets = targets_matter and config["normalize_targets"]
+    if (exact_inputs or exact_targets) and fingerprint(source) in known:
+        exact_inputs = exact_targets = False
+    if not exact_inputs and source.in_memory and inputs.dtype == np.float64:
+        where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
+        columns = zip(source.features, inputs.T, strict=True) if source.features else [("", inputs)]
+        for name, column in columns:
+            place = f"{where}: the column {name}" if name else where
+            warn_of_merged(column, place, of_whole=not (inputs_matter and float32_rounds(column[:, None])))
+    if task == "regression" and not exact_targets:
+        warn_of_merged(targets, "data.target", of_whole=not targets_matter)
+    return {"exact_inputs": exact_inputs, "exact_targets": exact_targets}
 
 
 def _fitted(
@@ -169,13 +220,16 @@ def _fitted(
     split: Split,
     train: np.ndarray,
     has_targets: bool,
+    *,
+    exact_inputs: bool,
+    exact_targets: bool,
 ) -> Preparation:
     """Return the preparation fitted on the training part."""
     targets: Any = source.targets
-    mean, std = _input_moments(source, config, split, train)
+    mean, std = _input_moments(source, config, split, train, exact=exact_inputs)
     target_mean = target_std = None
     if task == "regression" and config["normalize_targets"]:
-        target_mean, target_std = statistics(targets, train)
+        target_mean, target_std = statistics(targets, train, exact=exact_targets)
     return Preparation(
         task=task,
         input_shape=_input_shape(source),
@@ -197,7 +251,7 @@ def _fitted(
 
 
 def _input_moments(
-    source: Source, config: Mapping[str, Any], split: Split, train: np.ndarray
+    source: Source, config: Mapping[str, Any], split: Split, train: np.ndarray, *, exact: bool
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return mean and deviation to normalise inputs by; None for no normalising."""
     if config["normalize"] == "imagenet":
@@ -205,7 +259,7 @@ def _input_moments(
     if config["normalize"] != "standard" or source.dtype != "float32" or source.is_structured:
         return None, None
     with global_stream(split.seed, "statistics"):
-        mean, std = statistics(source.inputs, train)
+        mean, std = statistics(source.inputs, train, exact=exact)
     if source.table is not None:  # codes of categories stay as they are
         codes = list(source.table.code_counts)
         mean[codes], std[codes] = 0, 1
@@ -240,7 +294,7 @@ def prepare_alike(
         return _prepare_streams(source, config, Split.of(config, seed))
     _check_not_empty(source, where)
     source = _like_trained(source, trained, where)
-    content = fingerprint(source)
+    content = fingerprint(source, exact_inputs=trained.exact_inputs, exact_targets=trained.exact_targets)
     is_same, has_targets = content == trained.split.data, source.targets is not None
     targets = known_targets(source, trained, where, needed=needs_targets)
     source = dataclasses.replace(source, targets=targets, names=_names(source))
@@ -392,16 +446,10 @@ def _normalized(source: Source, by: Preparation) -> tuple[Any, np.ndarray]:
     inputs: Any = source.inputs
     targets: Any = source.targets
     if source.in_memory and inputs.dtype != np.uint8:
-        inputs = _scaled(inputs, by)
+        inputs = by.scaled(inputs)
         if _is_filled(source):
             inputs = np.where(np.isnan(inputs), np.float32(0), inputs)  # 0 is the mean
-    if by.target_mean is not None:
-        targets = (targets - by.target_mean) / by.target_std
-    return inputs, targets
-
-
-def _scaled(inputs: np.ndarray, by: Preparation) -> np.ndarray:
-    return inputs if by.mean is None else (inputs - by.mean) / by.std
+    return inputs, scaled(targets, by.target_mean, by.target_std) if by.task == "regression" else targets
 
 
 def _limited(source: Source, split: Split) -> Source:

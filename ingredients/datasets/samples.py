@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ingredients.datasets.source_checks import check_whole, warn_of_merged
+from ingredients.datasets.source_checks import check_whole, exact_floats
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ class Source:
     """Raw data, before splitting and normalising.
 
     Attributes:
-        inputs: Array (samples, *shape) of float32, int64, or bytes that become float32 (see `as_floats`); or a
-            map-style dataset of (input, target) or of samples of any structure; or `Streams` of those.
+        inputs: Array (samples, *shape) of int64, float32, float64 (see `exact_floats`), or bytes that become float32
+            (see `as_floats`); or a map-style dataset of (input, target) or of samples of any structure; or `Streams` of
+            those.
         targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None without targets.
             For samples of any structure: labels (samples,) to stratify and balance by, or None.
         classes: Names of the classes by label 0, 1, ...; None infers them from the targets.
@@ -66,8 +67,7 @@ class Source:
     @property
     def dtype(self) -> str:
         """Type that inputs become: `float32`, or `int64` for integers, which are not normalised."""
-        dtype = np.dtype(getattr(self.inputs, "dtype", np.float32))
-        return "float32" if dtype == np.uint8 else dtype.name
+        return "int64" if np.dtype(getattr(self.inputs, "dtype", np.float32)) == np.int64 else "float32"
 
     @property
     def in_memory(self) -> bool:
@@ -126,8 +126,8 @@ def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.nda
         dtype: `float32`, or `int64` for integers.
 
     Returns:
-        (samples, *shape), at least one value a sample. Images are (samples, channels, height, width). Bytes stay bytes
-        for `float32`, see `as_floats`.
+        (samples, *shape), at least one value a sample. Images are (samples, channels, height, width). For `float32`,
+        bytes stay bytes (see `as_floats`), and numbers that float32 would round stay float64 until they are normalised.
 
     Raises:
         DataError: If the inputs are not numbers, or not integers where `int64` is asked for.
@@ -138,8 +138,7 @@ def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.nda
     inputs = _channels_first(inputs)
     if dtype == "int64":
         return np.ascontiguousarray(inputs, np.int64)
-    warn_of_merged(inputs, where)
-    return np.ascontiguousarray(inputs, np.uint8 if inputs.dtype == np.uint8 else np.float32)
+    return np.ascontiguousarray(inputs) if inputs.dtype == np.uint8 else exact_floats(inputs)
 
 
 def _channels_first(inputs: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Checks that all sources of data share: files that can be read, columns that exist, integers that stay exact."""
+"""Checks that all sources of data share: files that can be read, columns that exist, numbers that stay exact."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import numpy as np
 from ingredients.config.construct import suggested
 from ingredients.errors import DataError
 
-__all__ = ["EXACT", "TARGET_NAMES", "as_list", "check_whole", "reading", "refuse_column", "warn_of_merged"]
+__all__ = [
+    "EXACT",
+    "TARGET_NAMES",
+    "as_list",
+    "check_whole",
+    "exact_floats",
+    "reading",
+    "refuse_column",
+    "warn_of_merged",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -81,21 +90,33 @@ def check_whole(kind: np.dtype, where: str, dtype: str) -> None:
         raise DataError(f"{where}: got inputs of type {kind}, and data.dtype=int64 expects integers; convert them")
 
 
-def warn_of_merged(values: np.ndarray, where: str) -> None:
-    """Warn of distinct integers, such as ids, that become the same float32.
+def exact_floats(values: np.ndarray) -> np.ndarray:
+    """Return numbers as float32 if it holds each of them, or not even their size; else as float64."""
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(values, np.float32)
+    rounded = (floats != values) & (floats == floats)
+    is_exact = not rounded.any() or np.isinf(floats[rounded]).any()
+    return floats if is_exact else np.ascontiguousarray(values, np.float64)
 
-    Args:
-        values: Inputs or targets of any shape, before conversion. float32 has 24 bits for integers.
-        where: The setting that names the data, for the warning.
+
+def warn_of_merged(values: np.ndarray, where: str, *, of_whole: bool = True) -> None:
+    """Warn of distinct numbers that become the same float32: of integers, such as ids, or, if not `of_whole`, of all.
+
+    float32 has 24 bits for integers.
     """
-    if values.dtype.kind not in "iu" or not values.size or max(int(values.max()), -int(values.min())) <= EXACT:
+    values = values[np.isfinite(values)]
+    is_whole = np.abs(values).max(initial=0) > EXACT and not (values % 1).any()
+    if of_whole and not is_whole:
         return
     before, after = len(np.unique(values)), len(np.unique(values.astype(np.float32)))
     if after < before:
         _log.warning(
-            "%s: float32 cannot tell integers above 16,777,216 apart: %s different ones become %s; keep them with "
-            "data.dtype=int64, number them from 0, or leave them out",
+            "%s: float32 cannot tell %s apart: %s different ones become %s; %s",
             where,
+            "integers above 16,777,216" if is_whole else "numbers with a large offset",
             f"{before:,}",
             f"{after:,}",
+            "keep them with data.dtype=int64, number them from 0, or leave them out"
+            if is_whole
+            else "normalise them, or subtract the offset",
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingredients.config.construct import listed
 from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
-from ingredients.datasets.source_checks import warn_of_merged
+from ingredients.datasets.source_checks import exact_floats
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TableColumns:
                 Codes always have 0 for them.
 
         Returns:
-            Array (rows, features) of `dtype`.
+            Array (rows, features) of `dtype`; float64 for `float32` if that would round numbers.
 
         Raises:
             DataError: If a numeric column holds text, or fractions where integers are required.
@@ -151,9 +151,7 @@ class TableColumns:
                 f"data.dtype=int64: the column {name} of {where} holds fractions or lacks values, expected whole "
                 "numbers; leave it out with data.columns, or use data.dtype=float32"
             )
-        if dtype == "float32":
-            warn_of_merged(part, f"{where}: the column {name}")
-        return part.astype(dtype)
+        return exact_floats(part) if dtype == "float32" else part.astype(dtype)
 
     def _encode_categories(self, column: pandas.Series, name: str, where: str, *, strict: bool) -> np.ndarray:
         values, is_code = self.categories[name], self.encoding == "codes"

@@ -9,13 +9,13 @@ import numpy as np
 
 from ingredients.config.construct import listed
 from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.source_checks import warn_of_merged
+from ingredients.datasets.source_checks import exact_floats
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
 
-__all__ = ["UNKNOWN", "VOID", "known_targets", "resolve_task"]
+__all__ = ["UNKNOWN", "VOID", "class_name", "known_targets", "resolve_task"]
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
         num_classes: `data.num_classes`; None counts the classes.
 
     Returns:
-        The task, the targets (see `Prepared.targets`, not normalised), and the names of the classes.
+        The task, the targets (see `Prepared.targets`, not normalised, as exact as given), and the names of the classes.
 
     Raises:
         DataError: If the targets are missing, do not fit the task, or are labels out of range.
@@ -60,8 +60,7 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
         return task, *_labels(targets, source.classes, num_classes)
     if targets.dtype.kind not in "biuf":
         raise DataError(f"data.task={task}: got targets of text, expected numbers; use data.task=classification")
-    warn_of_merged(targets, "data.target")
-    matrix = targets.astype(np.float32).reshape(len(targets), -1)
+    matrix = exact_floats(targets).reshape(len(targets), -1)
     if task == "regression":
         return task, matrix, ()
     if not np.isin(matrix, (0, 1)).all():
@@ -105,7 +104,7 @@ def _free_labels(source: Source) -> _Labels:
 def _numbered(targets: np.ndarray) -> _Labels:
     """Number the distinct targets in order."""
     values, labels = np.unique(targets, return_inverse=True)
-    return labels.astype(np.int64).reshape(-1), tuple(map(_class_name, values))
+    return labels.astype(np.int64).reshape(-1), tuple(map(class_name, values))
 
 
 def _class_names(classes: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
@@ -174,7 +173,7 @@ def _check_range(labels: np.ndarray, count: int) -> None:
         )
 
 
-def _class_name(value: object) -> str:
+def class_name(value: object) -> str:
     """Return the name of a class by its label; an integer as an int, though missing values make a column float."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
@@ -194,7 +193,7 @@ def known_targets(source: Source, trained: Preparation, where: str, *, needed: b
             `UNKNOWN`, missing numbers NaN.
 
     Returns:
-        int64 (samples,) for classification, int16 for segmentation, else float32 (samples, outputs).
+        int64 (samples,) for classification, int16 for segmentation, else floats (samples, outputs), see `exact_floats`.
 
     Raises:
         DataError: If the targets do not fit those of training.
@@ -229,7 +228,7 @@ def _known_labels(
         raise DataError(f"{where}: {(~present).sum()} of the {len(targets)} labels are missing; remove those samples")
     values = targets[present]
     if values.dtype.kind == "O":
-        values = np.array(list(map(_class_name, values)), str)
+        values = np.array(list(map(class_name, values)), str)
     distinct, inverse = np.unique(values, return_inverse=True)
     names = [_name_of(value, classes) for value in distinct]
     _check_known(names, known, where, needed=needed)
@@ -253,12 +252,12 @@ def _name_of(value: object, classes: tuple[str, ...] | None) -> str:
     """Return the name of the class of a label, from the data's own list of classes if there is one."""
     if classes is not None and isinstance(value, np.integer) and 0 <= value < len(classes):
         return classes[int(value)]
-    return _class_name(value)
+    return class_name(value)
 
 
 def _known_values(targets: np.ndarray, trained: Preparation, where: str, *, needed: bool) -> np.ndarray:
     try:
-        matrix = targets.astype(np.float32).reshape(len(targets), -1)
+        matrix = exact_floats(np.asarray(targets, float)).reshape(len(targets), -1)
     except ValueError as error:
         raise DataError(f"{where}: got targets of text, expected numbers as the checkpoint was trained on") from error
     if matrix.shape[1] != trained.num_targets:
@@ -273,4 +272,4 @@ def _known_values(targets: np.ndarray, trained: Preparation, where: str, *, need
         raise DataError(
             f"{where}: {(~is_good).sum()} of the {matrix.size} targets are not {expected}; correct or remove them"
         )
-    return np.where(is_good, matrix, np.nan if is_regression else UNKNOWN).astype(np.float32)
+    return np.where(is_good, matrix, matrix.dtype.type(np.nan if is_regression else UNKNOWN))

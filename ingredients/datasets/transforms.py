@@ -253,7 +253,7 @@ def make_pipeline(entries: Sequence[Any], by: Preparation, device: torch.device,
         raise DataError(
             f"data.transforms: {mixing[0]} mixes targets, but masks have a class for each pixel; leave it out"
         )
-    mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
+    mean, std = (None if part is None else torch.from_numpy(part).float().to(device) for part in (by.mean, by.std))
     return Pipeline(tuple(step[1:] for step in chosen), mean, std, by.task, by.num_targets)
 
 

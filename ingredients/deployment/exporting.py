@@ -84,8 +84,9 @@ def export(
     dims = _varying(data)
     program = make_program(whole, sample if len(sample) > 1 else torch.cat([sample, sample]), dims)
     content = make_onnx(program, metadata, dims) if format == "onnx" else pt2_bytes(program, metadata)
+    offset = None if prepared is None else prepared.target_mean
     with torch.no_grad():
-        difference = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content))
+        difference = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content), offset)
     if not difference.relative <= tolerance:
         _check_repeatable(whole, pairs, tolerance)
         raise ModelError(
@@ -149,13 +150,18 @@ def describe(data: Data, kind: str, num_outputs: int, *, preparation: bool) -> d
         preparation: Whether the file prepares inputs itself.
     """
     dtype, varying = str(data.input_dtype).removeprefix("torch."), _varying(data)
+    is_exact = {"inputs": False, "targets": False}
+    if preparation and data.preparation is not None:
+        is_exact = {"inputs": data.preparation.exact_inputs, "targets": data.preparation.exact_targets}
     shape = [varying.get(place, size) for place, size in enumerate((0, *data.input_shape))]
     metadata: dict[str, Any] = {
         "task": data.task,
         "classes": list(data.classes),
         "outputs_are": kind,
-        "inputs": [{"name": "inputs", "shape": shape, "dtype": dtype}],
-        "outputs": [{"name": "outputs", "num_outputs": num_outputs, "dtype": "float32"}],
+        "inputs": [{"name": "inputs", "shape": shape, "dtype": "float64" if is_exact["inputs"] else dtype}],
+        "outputs": [
+            {"name": "outputs", "num_outputs": num_outputs, "dtype": "float64" if is_exact["targets"] else "float32"}
+        ],
         "preparation": {"included": preparation},
     }
     if data.preparation is not None:
@@ -178,7 +184,7 @@ class Difference:
 
     Attributes:
         absolute: The largest difference of two values; infinite where one is NaN and the other is not.
-        relative: The same as a share of the largest value of the model.
+        relative: The same as a share of the largest value of the model, apart from the mean of the targets.
         num_samples: Number of samples compared.
     """
 
@@ -187,7 +193,9 @@ class Difference:
     num_samples: int
 
 
-def compare(pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor], Tensor]) -> Difference:
+def compare(
+    pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor], Tensor], offset: Tensor | None = None
+) -> Difference:
     """Compare the outputs of an exported model with those of the model itself.
 
     One sample is also computed alone, as another batch size.
@@ -195,6 +203,7 @@ def compare(pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor],
     Args:
         pairs: Inputs (B, ...) and the outputs of the model for them.
         exported: Returns the outputs of the exported model.
+        offset: Mean of the targets (D,), which says nothing of the size of a difference.
     """
     largest = scale = 0.0
     num_samples = 0
@@ -202,7 +211,8 @@ def compare(pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor],
         parts = [(inputs, expected)] if num_samples else [(inputs, expected), (inputs[:1], expected[:1])]
         for part, outputs in parts:
             largest = max(largest, _largest_difference(exported(part), outputs))
-        scale = max(scale, expected.abs().nan_to_num(posinf=0.0).max().item())
+        values = expected if offset is None else expected - offset
+        scale = max(scale, values.abs().nan_to_num(posinf=0.0).max().item())
         num_samples += len(inputs)
     return Difference(largest, largest / scale if scale else largest, num_samples)
 

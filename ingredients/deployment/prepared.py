@@ -14,7 +14,8 @@ __all__ = ["Prepared"]
 class Prepared(nn.Module):
     """Normalises inputs, calls a model, and returns values in the targets' own unit; scores of classes stay scores.
 
-    Images stored as bytes must be scaled to 0 to 1, categories and words must be numbers already.
+    Images stored as bytes must be scaled to 0 to 1, categories and words must be numbers already. Values that float32
+    would round, such as Unix times, must be float64, see `Preparation`.
 
     Args:
         model: Takes normalised inputs, as in batches of the data.
@@ -37,7 +38,7 @@ class Prepared(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.mean is not None and self.std is not None:
-            inputs = (inputs - self.mean) / self.std
+            inputs = _float32((inputs - self.mean) / self.std)
         if self.is_filled:
             inputs = torch.where(torch.isnan(inputs), torch.zeros_like(inputs), inputs)
         return self.own_unit(self.model(inputs))
@@ -63,6 +64,10 @@ class Prepared(nn.Module):
         if self.mean is None or self.std is None:
             return inputs
         return inputs * self.std + self.mean
+
+
+def _float32(values: Tensor) -> Tensor:
+    return values.float() if values.dtype == torch.float64 else values
 
 
 def _tensor(values: np.ndarray | None) -> Tensor | None:

@@ -228,6 +228,16 @@ def test_preparation_of_a_table_holds_plain_values(tmp_path):
     assert torch.load(tmp_path / "state.pt", weights_only=True)["table"]["categories"] == {"town": ("Bern", "Rom")}
 
 
+@pytest.mark.parametrize("labels", ["ab", "01", ["1.0", "2.0"], ["01", "K"], ["True", "False"]])
+def test_same_table_is_known_as_the_one_that_was_trained_on(labels, tmp_path):
+    lines = ["x,y", *(f"{number},{labels[number % 2]}" for number in range(40))]
+    config = DEFAULTS | {"name": "csv", "path": "table.csv", "task": "classification"}
+    trained = prepare(read(tmp_path, *lines), config, 0)
+    alike = prepare_alike(read(tmp_path, *lines, trained=trained.preparation), trained.preparation, config, 0)
+    assert alike.fingerprint == trained.fingerprint
+    assert alike.indices["test"].tolist() == trained.indices["test"].tolist()
+
+
 # cells: a category is its text, a column has one kind, a gap is what the setting names
 
 ZIPS = ["zip,y", "01234,a", "94110,b", "01234,a", "94110,b"]

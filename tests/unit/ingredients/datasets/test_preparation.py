@@ -401,7 +401,7 @@ def test_fingerprint_of_the_same_content_is_the_same():
         table(targets=(np.arange(40) + 1) % 2),
         table(features=2),
         dataclasses.replace(table(), inputs=table().inputs.reshape(40, 3, 1)),
-        dataclasses.replace(table(), inputs=table().inputs.astype(np.float64)),
+        dataclasses.replace(table(), inputs=table().inputs.astype(np.int64)),
     ],
 )
 def test_fingerprint_of_other_content_is_another(changed):

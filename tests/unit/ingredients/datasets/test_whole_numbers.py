@@ -9,8 +9,8 @@ from ingredients.datasets.batches import make_batches
 from ingredients.datasets.factories import from_factory
 from ingredients.datasets.preparation import prepare, prepare_alike
 from ingredients.datasets.samples import from_arrays
+from ingredients.datasets.source_checks import warn_of_merged
 from ingredients.datasets.sources import load_source
-from ingredients.datasets.targets import resolve_task
 from ingredients.errors import DataError, ModelError
 from ingredients.models.building import build_model
 from ingredients.models.summarizing import summarize
@@ -98,29 +98,33 @@ def test_images_are_not_augmented_as_whole_numbers():
         batches_of(source, augment={"flip": True, "crop": 0, "rotate": 0.0})
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def prepared(source, **config):
+    return prepare(source, DEFAULTS | {"name": "own", "stratify": False} | config, 0, strict=False)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32, float])
 def test_integers_that_float32_merges_are_told(dtype, caplog):
-    ids = np.array([BIG, BIG + 1, BIG + 2, 5], dtype)
-    from_arrays([(None, ids, np.arange(4))], "data.path: x.npz")
+    ids = np.array([BIG, BIG + 1, BIG + 2, 5] * 3, dtype)
+    prepared(from_arrays([(None, ids, np.arange(12))], "data.path: x.npz"))
     assert (
-        "data.path: x.npz: float32 cannot tell integers above 16,777,216 apart: 4 different ones become 3"
-        in caplog.text
+        "data.name=own: float32 cannot tell integers above 16,777,216 apart: 4 different ones become 3" in caplog.text
     )
 
 
 @pytest.mark.parametrize("ids", [[BIG, 5], [BIG + 2, BIG + 4], [0.5 + BIG, BIG], []])
 def test_integers_that_float32_keeps_apart_are_not_told(ids, caplog):
-    from_arrays([(None, np.array(ids), np.arange(len(ids)))], "x")
+    warn_of_merged(np.array(ids), "x")
     assert caplog.text == ""
 
 
 def test_negative_integers_targets_and_columns_that_float32_merges_are_told(tmp_path, caplog):
-    from_arrays([(None, np.array([-BIG - 1, -BIG]), np.arange(2))], "x")
-    resolve_task(from_arrays([(None, WORDS, np.arange(40) + BIG)], "y"), "regression", None)
-    (tmp_path / "t.csv").write_text(f"user,a,y\n{BIG},1,0\n{BIG + 1},2,1\n")
-    load_source("csv", str(tmp_path / "t.csv"))
+    ids = np.arange(12) % 2 + BIG
+    prepared(from_arrays([(None, -ids, np.arange(12) % 2)], "x"), normalize="none")
+    prepared(from_arrays([(None, np.arange(12), ids)], "y"), task="regression", normalize_targets=False)
+    (tmp_path / "t.csv").write_text("user,a,y\n" + f"{BIG},1,0\n{BIG + 1},2,1\n" * 6)
+    prepared(load_source("csv", str(tmp_path / "t.csv")), normalize="none")
     told = [record.getMessage().partition(": float32")[0] for record in caplog.records]
-    assert told == ["x", "data.target", f"data.path={tmp_path}/t.csv: the column user"]
+    assert told == ["data.name=own", "data.target", "data.name=own: the column user"]
 
 
 def test_integers_of_items_that_float32_merges_are_told(caplog):
