@@ -160,8 +160,7 @@ class DocumentDelivery:
             self._store_entries(document)
             same = {"_id": number, **{name: found.get(name) for name in ("uid", "stop_time")}}
             # As of an older record, if there are points or media of an earlier run, which are then removed.
-            points = self._run.collections.metrics, self._run.collections.chunks, self._run.collections.media
-            has_earlier = any(collection.find_one({"run_id": number}, {"_id": 1}) for collection in points)
+            has_earlier = self._has_points(number)
             older = {"revision": run.get("revision", 0) - has_earlier, "rewinding": False}
             gone = [name for name in (*_OF_AN_END, *_OF_SOME_RUNS) if name not in document]
             change = {"$set": {**document, "uid": self._run.uid, **older}, "$unset": dict.fromkeys(gone, "")}
@@ -174,6 +173,19 @@ class DocumentDelivery:
                 self._forget(found)
                 return True
         return False
+
+    def _has_points(self, number: int) -> bool:
+        """Tell whether an earlier run has left points or media, which the user must be allowed to remove."""
+        collections = self._run.collections.metrics, self._run.collections.chunks, self._run.collections.media
+        holding = [collection for collection in collections if collection.find_one({"run_id": number}, {"_id": 1})]
+        try:
+            for collection in holding:
+                collection.delete_one({"_id": bson.ObjectId()})  # there is no such document
+        except OperationFailure as error:
+            if error.code == 13:
+                raise NotTakenOverError("the user may not remove the points of its earlier run") from error
+            raise
+        return bool(holding)
 
     def _forget(self, found: Document) -> None:
         """Remove the files of the earlier run of a document, and note that it is not to be sent again."""

@@ -284,3 +284,22 @@ def test_url_of_a_file_that_is_not_there_is_refused(tmp_path, start, capsys, mon
     assert "not reachable" in stderr
     assert runs_command(["sync", str(tmp_path / "other" / "runs"), "--url", url]) == 1
     assert "there is no file /nowhere/ca.pem" in capsys.readouterr().err
+
+
+def test_run_whose_points_the_user_may_not_remove_is_not_overwritten(tmp_path, guarded, login, start):
+    _, admin = guarded
+    url = login(actions=["find", "insert", "update"])
+    admin.lab.runs.insert_one({"_id": 3, "status": "PENDING", "seml": {"name": "staged"}})
+    body = """
+ex.observers.append(MongoObserver(sys.argv.pop(), "lab", overwrite=3))
+@ex.automain
+def main(_run): _run.log_scalar("loss", 1.0, 0)
+"""
+    start(tmp_path, body, url).finish()
+    staged = admin.lab.runs.find_one({"_id": 3})
+    assert (staged["status"], staged["seml"]) == ("COMPLETED", {"name": "staged"})
+    stderr = start(tmp_path, body, url).finish()
+    assert "run 3 is not overwritten, because the user may not remove the points of its earlier run" in stderr
+    assert admin.lab.runs.find_one({"_id": 3}) == staged
+    assert admin.lab.runs.find_one({"_id": 4})["status"] == "COMPLETED"
+    assert [points["run_id"] for points in admin.lab.metrics.find({"name": "loss"})] == [3, 4]

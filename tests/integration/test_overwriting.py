@@ -11,6 +11,7 @@ import pytest
 
 from experiments import Experiment
 from observers import DestinationError, FileObserver, MongoObserver, Text
+from observers.record.identity import new_uid
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync
@@ -40,11 +41,11 @@ def logs(*values):
     return main
 
 
-def record(main, *observers, info=None):
+def record(main, *observers, **options):
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
     ex.observers.extend(observers)
     ex.main(main)
-    return ex.run(options={"--capture": "sys"}, info=info)
+    return ex.run(options={"--capture": "sys"}, **options)
 
 
 @pytest.fixture
@@ -287,6 +288,12 @@ def test_id_that_is_none_is_rejected(overwrite):
 @pytest.mark.parametrize("overwrite", [3, "3", 3.0, np.int64(3)])
 def test_id_may_be_a_text_or_any_whole_number(overwrite):
     assert MongoObserver(overwrite=overwrite).overwrite == 3
+
+
+def test_run_that_starts_from_the_state_of_another_run_overwrites(database, observe):
+    database.runs.insert_one(STAGED)
+    record(logs(0.5), observe(), meta_info={"started_from": new_uid()})
+    assert database.runs.find_one()["status"] == "COMPLETED"
 
 
 def test_resumed_run_keeps_its_document(tmp_path, database, mongo_url, observe, monkeypatch):
