@@ -13,7 +13,8 @@ RunsError                 the root: catch it for all that follows
 ├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
 │   ├── ChangedError      what is to be replaced was changed meanwhile
 │   ├── DamagedError      a content is not what its record says
-│   └── StoreAwayError    the folder is not there, or no server answers; it may come back
+│   ├── StoreAwayError    the folder is not there, or no server answers; it may come back
+│   └── UnsearchableError a file cannot be unpacked, or is too large to be
 └── SweepError            a sweep is missing, or its spec is invalid; a ValueError
 
 What observers, the disk or the database raise is turned into one of these, with the original as its cause: a damaged
@@ -41,6 +42,7 @@ __all__ = [
     "StoreAwayError",
     "StoreError",
     "SweepError",
+    "UnsearchableError",
     "naming_os_errors",
     "needing_extra",
 ]
@@ -100,6 +102,10 @@ class DamagedError(StoreError):
 
 class StoreAwayError(StoreError):
     """The folder of runs is not there, or the server of the database does not answer; it may come back."""
+
+
+class UnsearchableError(StoreError):
+    """A file cannot be unpacked, or is too large to be, so that nobody knows which names are in it."""
 
 
 class SweepError(RunsError, ValueError):

@@ -17,7 +17,7 @@ from runs.board.views import RunsView
 from runs.board.visits import Board
 from runs.errors import FilterError, RunsError, StoreError
 from runs.query.filters import in_order
-from runs.query.names import full_name, split_names
+from runs.query.names import full_name, short_name, split_names
 from runs.stores.run import Run
 from runs.stores.store import Store
 
@@ -98,8 +98,9 @@ def _together(answers: Sequence[_Found], view: _AllView) -> _Found:
 
 def _view_of(request: Request) -> _AllView:
     query = request.query_params
-    view = _AllView.of(query)
-    view = dataclasses.replace(view, column=tuple(dict.fromkeys(split_names(",".join(view.column)))))
+    names = split_names(",".join(query.getlist("column")))
+    columns = tuple(dict.fromkeys(short_name(full_name(name)) for name in names))
+    view = dataclasses.replace(_AllView.of(query), column=columns)
     return dataclasses.replace(view.adding(query.get("add", "")), page=min(view.page, view.LAST_PAGE))
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import quote, quote_plus
 
-from runs.errors import StoreError
+from runs.errors import StoreError, UnsearchableError
 from runs.transfer.packed_files import (
     COMPRESSED,
     IN_BASE64,
@@ -34,7 +34,6 @@ from runs.transfer.packed_files import (
     PIECE,
     TOO_LARGE,
     Budget,
-    UnsearchableError,
     in_base64,
     is_tar,
     is_text,

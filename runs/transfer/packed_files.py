@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from runs.errors import StoreError
+from runs.errors import UnsearchableError
 
 __all__ = [
     "COMPRESSED",
@@ -34,7 +34,6 @@ __all__ = [
     "PIECE",
     "TOO_LARGE",
     "Budget",
-    "UnsearchableError",
     "in_base64",
     "is_tar",
     "is_text",
@@ -89,10 +88,6 @@ class Readable(Protocol):
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes."""
-
-
-class UnsearchableError(StoreError):
-    """A file that cannot be unpacked, or is too large to be."""
 
 
 class Budget:

@@ -91,7 +91,7 @@ def test_checkpoint_interrupted_while_written_leaves_the_old_one_and_nothing_els
 
 def test_checkpoint_into_a_folder_that_is_a_file_raises(tmp_path, model):
     (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(CheckpointError, match=r"checkpoints/best.pt: cannot be written: .*File exists"):
+    with pytest.raises(CheckpointError, match=r"checkpoints/best.pt: cannot be written: .*it is no folder"):
         save_checkpoint({"model": model.state_dict()}, tmp_path / "checkpoints" / "best.pt")
 
 
