@@ -201,7 +201,8 @@ class _Checked(DogmaticDict):
         for key, value in self._updates.items():
             if key not in self._met:
                 if not dict.__contains__(self, key):
-                    dict.__setitem__(self, key, value)
+                    # A copy: earlier scopes fill in its entries, which are no updates of the scopes to come.
+                    dict.__setitem__(self, key, to_plain(value))
                 inner = iterate_flattened(value) if isinstance(value, dict) else ()
                 unknown |= {key} | {join_paths(key, name) for name, _ in inner}
             elif isinstance(self[key], _Checked):
