@@ -7,6 +7,7 @@ from each other, checks and aliases come in between, and a config can be compute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import sacred
@@ -60,6 +61,7 @@ class ComputedConfig:
         values: The whole config, nested.
         changes: Sacred's summary of the entries that were added, modified and documented.
         gathered: The values that named configs set, and the kinds that settings changed.
+        of_files: Dotted names of the entries that config files set, of those that the call names.
         function: The captured function of the command.
         legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
         root_logger, run_logger: Sacred's loggers.
@@ -81,6 +83,7 @@ class ComputedConfig:
         self._functions = [function for part in parts for function in part.captured_functions]
         self._scaffolding = create_scaffolding(experiment, parts)
         self.function = get_command(self._scaffolding, command)
+        self.of_files: set[str] = set()
         if experiment.logger is None:
             log_to_stderr()
         self.root_logger, self.run_logger = initialize_logging(experiment, self._scaffolding, log_level)
@@ -104,6 +107,8 @@ class ComputedConfig:
             distribute_presets(scaffold.path, prefixes, self._scaffolding, entries)
             for entry, value in iterate_flattened(entries):
                 set_by_dotted_path(updates, join_paths(scaffold.path, entry), value)
+            if Path(name).is_file():
+                self.of_files.update(entry for entry, _ in iterate_flattened(entries))
         aliases.carry(updates)
         distribute_config_updates(prefixes, self._scaffolding, updates)
 

@@ -358,9 +358,11 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
             _check_parameter(computed, argument, parameters[argument])
         elif owner := next((each for each in prefixes if _may_give(required, each, computed.values)), None):
             given.add(owner)
-        elif not _is_of_named_config(experiment, computed, name, known):
-            hint = _hint(name, known, arguments)
-            raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+        else:
+            group = _own_dict(experiment, name, known)
+            if not group or not _may_add(computed, name, group, known):
+                hint = _hint(name, known, arguments, group)
+                raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
     _reject_passing(required, given)
 
 
@@ -369,16 +371,23 @@ def _may_give(required: Mapping[str, list[Any]], name: str, config: Mapping[str,
     return any(_may_leave_out(function, name, config) for function in required.get(name, ()))
 
 
-def _is_of_named_config(
-    experiment: sacred.Experiment, computed: ComputedConfig, name: str, known: Sequence[str]
-) -> bool:
-    """Return whether a named config of a script adds an entry to one of the script's own dicts."""
-    if name not in computed.gathered:
-        return False
+def _own_dict(experiment: sacred.Experiment, name: str, known: Sequence[str]) -> str:
+    """Return the name of the script's own dict that an unknown entry would be added to; empty if there is none."""
     parts = {part.path: part for part, _ in list(experiment.traverse_ingredients()) if part is not experiment}
     group = max((each for each in iter_prefixes(name) if each in known), key=len, default="")
     owner = next((parts[each] for each in reversed([*iter_prefixes(group)]) if each in parts), experiment)
-    return bool(group) and group not in parts and not getattr(owner, "is_of_lab", False)
+    return "" if group in parts or getattr(owner, "is_of_lab", False) else group
+
+
+def _may_add(computed: ComputedConfig, name: str, group: str, known: Sequence[str]) -> bool:
+    """Return whether a named config of a script adds an entry to a dict, or a config file one that is no slip."""
+    if name in computed.gathered:
+        return True
+    siblings = [rel_path(group, each) for each in known if each.rpartition(".")[0] == group]
+    if name not in computed.of_files or nearest(rel_path(group, name).partition(".")[0], siblings):
+        return False
+    computed.run_logger.warning('Added new config entry: "%s"', name)  # as Sacred does
+    return True
 
 
 def warn_of_kinds(computed: ComputedConfig) -> None:
@@ -395,9 +404,19 @@ def _check_groups(experiment: sacred.Experiment, computed: ComputedConfig) -> No
             _check_group(path, get_by_dotted_path(computed.values, path)[""])
 
 
-def _hint(name: str, entries: list[str], parameters: list[str]) -> str:
-    """Return the entry or argument that a name was most likely meant to be, or those of the same group."""
+def _hint(name: str, entries: list[str], parameters: list[str], own: str) -> str:
+    """Return the entry or argument that a name was most likely meant to be, or those of the same group.
+
+    Args:
+        name: The name.
+        entries: Those that exist.
+        parameters: Arguments that captured functions have.
+        own: The script's own dict that the entry would be added to; empty if there is none.
+    """
+    leaf = name.rpartition(".")[2]
     others = [other for other in (*entries, *parameters) if not is_prefix(other, name)]
+    # What is like it elsewhere is not meant by the key of a dict.
+    others = [other for other in others if not own or is_prefix(own, other) or other.rpartition(".")[2] == leaf]
     near = nearest(name, others)
     first, _, rest = name.partition(".")
     if near is None and rest and first not in entries and (argument := nearest(first, parameters)):
@@ -406,7 +425,8 @@ def _hint(name: str, entries: list[str], parameters: list[str]) -> str:
         return f"did you mean {near}?"
     group = name.rpartition(".")[0]
     siblings = [other.rpartition(".")[2] for other in entries if other.rpartition(".")[0] == group]
-    return f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
+    way = f"; for a new key of {own}, declare it in the scope, or run with --force" if own else ""
+    return f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}{way}"
 
 
 def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:

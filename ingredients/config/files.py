@@ -72,7 +72,13 @@ def _parse(text: str, path: Path) -> dict:
     for key in entries:
         _check_name(key, path)
     _check_entries(entries, path)
-    return read_back(entries)
+    return read_back(_without_docstrings(entries))
+
+
+def _without_docstrings(entries: dict) -> dict:
+    """Return the entries of a file without the docstrings of scopes, which Sacred records as entries."""
+    kept = {key: value for key, value in entries.items() if key != "__doc__" or not isinstance(value, str)}
+    return {key: _without_docstrings(value) if isinstance(value, dict) else value for key, value in kept.items()}
 
 
 def _check_entries(value: Any, path: Path) -> None:

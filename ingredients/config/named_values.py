@@ -9,7 +9,7 @@
         max_steps = None  # so an int or None, where this named config is asked for
 
 It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say. A
-named config of a script may also add keys to the script's dicts (`experiments.running.strictness`).
+named config of a script, and a config file, may also add keys to the script's dicts (`experiments.running.strictness`).
 """
 
 from __future__ import annotations

@@ -364,14 +364,89 @@ def test_named_config_of_a_script_adds_keys_to_its_dicts(lab, optimizing):
         (["adam", "optimizer.new.a.c=1"], "optimizer.new.a.c"),
         (["optimizer.betas=1"], "optimizer.betas"),
         (["long", "part.model.duratoin=1"], "part.model.duratoin"),
-        (["long.json"], "part.model.duration"),
     ],
 )
 def test_typo_beside_a_named_config_is_rejected(ours, optimizing, words, name):
     updates, named = get_config_updates(words)
     run = optimizing(ours).run
-    with pytest.raises(UnknownEntryError, match=rf"^{name}: got"):
+    near = r"did you mean .*\?"
+    way = rf"has: .*; for a new key of {name.partition('.')[0]}[.a-z]*, declare it in the scope, or run with --force"
+    with pytest.raises(UnknownEntryError, match=rf"^{name}: got .*; .*({near}|{way})$"):
         run(config_updates=updates, named_configs=named)
+
+
+def test_file_adds_keys_to_the_dicts_of_a_script(lab, optimizing, tmp_path, caplog):
+    ex = optimizing(lab)
+    (tmp_path / "mine.json").write_text('{"optimizer": {"more": {"eps": 1}}, "part": {"model": {"width": 2}}}')
+    found = typed(ex, "with", "mine.json").result
+    assert found == ({"name": "sgd", "lr": 0.1, "more": {"nesterov": False, "eps": 1}}, {"layers": 3, "width": 2})
+    if lab is LABS["sacristan"]:
+        for name in "optimizer.more.eps", "part.model.width":
+            assert f'Added new config entry: "{name}"' in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.nmae", "optimizer.more.nestrov", "optimizer.mroe.eps", "optimzer.eps", "part.eps", "eps"]
+)
+def test_slip_in_a_file_is_rejected(ours, optimizing, tmp_path, name):
+    entries = 1
+    for part in reversed(name.split(".")):
+        entries = {part: entries}
+    (tmp_path / "mine.json").write_text(json.dumps(entries))
+    with pytest.raises(UnknownEntryError, match=rf"^{name}: got 1, but there is no such entry"):
+        optimizing(ours).run(named_configs=["mine.json"])
+
+
+def test_docstrings_that_sacred_records_are_no_settings(lab, tmp_path):
+    part = lab.Ingredient("part", save_git_info=False)
+    ex = lab.Experiment("study", ingredients=[part], save_git_info=False)
+
+    @part.config
+    def of_part():
+        """Of the part."""
+        size = 1
+
+    @ex.config
+    def config():
+        """Of the study."""
+        steps = 3
+
+    ex.main(lambda steps, part: (steps, part["size"]))
+    recorded = {"__doc__": "Of the study.", "steps": 4, "part": {"__doc__": "Of the part.", "size": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+    assert typed(ex, "with", "config.json").result == (4, 2)
+
+
+# Scopes
+
+
+@pytest.mark.parametrize("between", ["scope", "dict", "file"])
+def test_later_scope_sets_keys_of_a_dict_of_which_the_call_sets_another(lab, tmp_path, between):
+    ex = lab.Experiment("study", save_git_info=False)
+    ex.add_config(trainer={"precision": 32, "benchmark": False, "deep": {"a": 1, "b": 1}})
+    if between == "scope":
+
+        @ex.config
+        def without_the_dict():
+            steps = 3
+
+    elif between == "dict":
+        ex.add_config(steps=3)
+    else:
+        (tmp_path / "steps.json").write_text('{"steps": 3}')
+        ex.add_config("steps.json")
+
+    @ex.config
+    def later():
+        trainer = {"benchmark": True, "deep": {"b": 2}}
+
+    @ex.config
+    def last(trainer):
+        trainer["gpus"] = 1
+
+    ex.main(lambda trainer: trainer)
+    expected = {"precision": 16, "benchmark": True, "deep": {"a": 5, "b": 2}, "gpus": 1}
+    assert typed(ex, "with", "trainer.precision=16", "trainer.deep.a=5").result == expected
 
 
 def test_named_config_adds_no_keys_to_the_dicts_of_the_lab(ours):

@@ -128,7 +128,9 @@ def result(experiment):
         ),
         (
             "optimizer.schedule.warmup.warmpu=3",
-            "optimizer.schedule.warmup.warmpu: got 3, but there is no such entry; optimizer.schedule.warmup has: share",
+            "optimizer.schedule.warmup.warmpu: got 3, but there is no such entry; "
+            "optimizer.schedule.warmup has: share; "
+            "for a new key of optimizer.schedule.warmup, declare it in the scope, or run with --force",
         ),
         (
             "optimizer.zzzzzz=3",
@@ -166,7 +168,8 @@ def test_unknown_entry_stays_unknown_through_later_configs(experiment, refuse):
         half = batch_size // 2
 
     refuse("with", "dpeth=3", message="dpeth: got 3, but there is no such entry; did you mean depth?")
-    refuse("with", "nested.b=3", message="nested.b: got 3, but there is no such entry; nested has: a")
+    way = "for a new key of nested, declare it in the scope, or run with --force"
+    refuse("with", "nested.b=3", message=f"nested.b: got 3, but there is no such entry; nested has: a; {way}")
     refuse("with", "depth=x", message="depth: got 'x' (str), expected an int; write for example depth=3")
     assert experiment.run(config_updates={"nested.a": 2}, options={"--unobserved": True}).result.nested == {"a": 2}
 
