@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from experiments.training.callbacks import Callback
 from experiments.training.loop import evaluate, fit, predict
+from experiments.training.tasks import Supervised
 from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Data
@@ -25,7 +26,7 @@ from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import current
 
-__all__ = ["CASES", "train", "train_further", "train_in_two_sessions"]
+__all__ = ["CASES", "ZOO", "make_model", "train", "train_further", "train_in_two_sessions"]
 
 _GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(47, 4, generator=_GENERATOR)
@@ -60,20 +61,77 @@ class Masked(Own):
 
 
 class Summed(Task):
-    """A task of one's own whose loss, and what it logs beside it, add up samples."""
+    """A task of one's own whose loss adds up samples, and so does one of the scalars beside it."""
 
-    is_sum = True
+    reduction: ClassVar = {"loss": "sum", "hits": "sum"}
 
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         inputs, targets = batch
         scores = model(inputs)
+        right = scores.argmax(1) == targets
         return {
             "loss": nn.functional.cross_entropy(scores, targets, reduction="sum"),
-            "right": (scores.argmax(1) == targets).sum(),
+            "right": right.float().mean(),
+            "hits": right.sum(),
         }
 
+
+class SummedAsBefore(Task):
+    """A task for earlier versions, whose loss adds up samples."""
+
+    is_sum = True
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+
+class SummedByLabel(Summed):
+    """The same, whose means are over what the labels add up to."""
+
+    reduction = "sum"
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        inputs, targets = batch
+        wrong = nn.functional.cross_entropy(model(inputs), targets, reduction="none") * targets
+        return {"loss": wrong.sum(), "labels": (targets * targets).sum() / targets.sum().clamp(min=1)}
+
+    def weight(self, batch: Any) -> int:
+        return int(batch[1].sum())
+
+
+class Penalised(Supervised):
+    """The loss of a `Loss`, and one more term."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        size = model(batch[0]).square().mean()
+        return {"loss": super().loss(model, batch) + size, "size": size}
+
+
+class Beside(Supervised):
+    """The loss of a `Loss`, and a mean beside it."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        right = model(batch[0]).argmax(1) == batch[1]
+        return {"loss": super().loss(model, batch), "right": right.float().mean()}
+
+
+class Measured(Supervised):
+    """The loss of a `Loss`, and a metric of one's own."""
+
     def measure(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        return {name: value / len(batch[1]) for name, value in self.loss(model, batch).items()}
+        return {"sure": model(batch[0]).softmax(1).amax(1).mean()}
+
+
+class Weighted(Supervised):
+    """A loss weighted by label, and the weight of a batch as an int."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        wrong = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+        return (wrong * (1 + 9 * targets)).sum() / (1 + 9 * targets).sum()
+
+    def weight(self, batch: Any) -> int:
+        return int((1 + 9 * batch[1]).sum())
 
 
 class Exchanges(Callback):
@@ -114,11 +172,27 @@ CASES: dict[str, Any] = {
     "own masked": (SPARSE, Masked, 1),
     "normalised": (LABELS, _classes, 2),
 }
+# Tasks that `test_zoo.py` trains by hand, with one micro-batch a step and three.
+ZOO: dict[str, Any] = {
+    f"{name}, accumulate {accumulate}": (LABELS, make, accumulate)
+    for name, make in {
+        "sum of its own": Summed,
+        "sum as before": SummedAsBefore,
+        "sum by label": SummedByLabel,
+        "mean of its own": Own,
+        "sum": functools.partial(_classes, reduction="sum"),
+        "penalised": lambda: Penalised(_classes()),
+        "sum and a mean beside": lambda: Beside(_classes(reduction="sum")),
+        "measured": lambda: Measured(_classes()),
+        "weighted": lambda: Weighted(_classes()),
+    }.items()
+    for accumulate in (1, 3)
+}
 
 
 def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = CASES[case]
+    targets, make_loss, accumulate = (CASES | ZOO)[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
@@ -142,9 +216,7 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
         target_std=None,
         fingerprint="f",
     )
-    torch.manual_seed(0)
-    norm = nn.BatchNorm1d(8) if case == "normalised" else nn.Identity()
-    model = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Linear(8, num_outputs)).to(where)
+    model = make_model(nn.BatchNorm1d(8) if case == "normalised" else nn.Identity(), num_outputs).to(where)
     loss, exchanges, logged = make_loss(), Exchanges(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in case else 0.1, momentum=0.5)
     amp = MixedPrecision(where, accumulate=accumulate, clip_norm=1.0 if case == "normalised" else None)
@@ -156,9 +228,15 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
     found["statistics"] = [each.detach().cpu().double() for each in model.buffers()]
     found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count, "held": exchanges.held}
     found["test"] = evaluate(model, data.test, loss)
-    if "own" not in case:
+    if "own" not in case and case not in ZOO:
         found["predictions"] = predict(model, data.test, loss)["predictions"].tolist()
     return found
+
+
+def make_model(norm: nn.Module, num_outputs: int = 3) -> nn.Module:
+    """Return the model of a case, with its first weights."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Linear(8, num_outputs))
 
 
 def train_in_two_sessions(case: str, folder: Path) -> dict[str, Any]:
@@ -198,11 +276,13 @@ if __name__ == "__main__":
         found["normalised"] = train("normalised")
         ranks.options["shard"] = True
         found["sharded"] = {"normalised": train("normalised")}
+    elif "zoo" in sys.argv:
+        found |= {case: train(case, device) for case in ZOO}
     elif "further" not in sys.argv:
         found |= {case: train(case, device) for case in CASES}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}
-    for shard in (False, True) if device == "cpu" else ():
+    for shard in (False, True) if device == "cpu" and "zoo" not in sys.argv else ():
         ranks.options["shard"] = shard
         again = train_further if "further" in sys.argv else train_in_two_sessions
         found[f"resumed {shard}"] = again("normalised", path.with_name(f"checkpoints-{shard}"))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.meters import Meter
+from experiments.training.meters import Meter, Once
 from experiments.training.tasks import as_task
 from experiments.training.trainer import Task
 from ingredients.config.seed import look_stream
@@ -101,7 +101,7 @@ def evaluate_and_predict(
         metrics, found = loop.evaluate_and_predict(network, batches.test, criterion)
         print(metrics["accuracy"], found["predictions"])
     """
-    return _passed(_Once(model), batches, loss, amp, measures=True, predicts=True)
+    return _passed(Once(model), batches, loss, amp, measures=True, predicts=True)
 
 
 def _passed(
@@ -155,32 +155,3 @@ def _joined(outputs: Sequence[dict[str, Tensor]], ranks: Ranks) -> dict[str, Ten
         shares = itertools.zip_longest(*ranks.gather(outputs))
         outputs = [share for batch in shares for share in batch if share is not None]
     return {name: torch.cat([parts[name] for parts in outputs]) for name in (outputs[0] if outputs else ())}
-
-
-class _Once(nn.Module):
-    """A model that computes each batch once, for a meter and for predictions.
-
-    Args:
-        model: The model.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        # The last inputs and outputs.
-        self._last: tuple[tuple[Any, ...], Any] | None = None
-
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Return the outputs for inputs; for the same objects as the last time, the last outputs."""
-        asked = (*inputs, *itertools.chain(*sorted(options.items())))
-        if self._last is not None and [*map(id, self._last[0])] == [*map(id, asked)]:
-            return self._last[1]
-        outputs = self.model(*inputs, **options)
-        self._last = (asked, outputs)
-        return outputs
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.model, name)

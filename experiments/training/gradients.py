@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from experiments.training.meters import Means
 from ingredients.errors import ConfigError
 from ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
 
@@ -49,37 +50,36 @@ def add_gradients(
     Raises:
         ConfigError: If a mapping has no loss.
     """
-    is_whole = task.is_sum or len(group) == 1
+    is_sum = "loss" in task.sums
+    is_whole = is_sum or len(group) == 1
     total: Tensor | None = None
-    scalars: dict[str, Tensor] = {}
+    means = Means()
     skipped: Any = 0.0
-    for batch, share in with_shares(group, task.weight, is_sum=task.is_sum):
+    for batch, share in with_shares(group, task.weight, is_sum=is_sum):
         with amp.context:
             value = loss_of(batch)
             if value is None:
-                skipped = skipped + share
+                skipped = skipped + (task.weight(batch) if is_sum else share)
                 continue
             parts = value if isinstance(value, Mapping) else {"loss": value}
             loss = parts["loss"] if "loss" in parts else note(parts)
             loss = loss if is_whole else loss * share
         amp.backward(loss)
         total = loss.detach() if len(group) == 1 else precise(loss.detach()) + (0.0 if total is None else total)
-        if len(parts) > 1:
-            _add_scalars(scalars, parts, None if is_whole else share)
+        if len(parts) > 1 and len(group) == 1:
+            note(task.means_of(parts, batch))
+        elif len(parts) > 1:
+            means.add(task.means_of(parts, batch), task.weight(batch))
     if total is not None and not is_whole and skipped > 0:
         rest = 1 / (1 - skipped)
-        total, scalars = total * rest, {name: value * rest for name, value in scalars.items()}
+        total = total * rest
         _scale(optimizer, rest)
-    if scalars:
+    if total is not None and is_sum and skipped > 0:
+        whole = sum(map(task.weight, group))
+        total = total * (whole / (whole - skipped))  # the log divides it by the whole
+    if scalars := means.means():
         note(scalars)
     return total
-
-
-def _add_scalars(scalars: dict[str, Any], parts: Mapping[str, Any], share: Any) -> None:
-    """Add the scalars of a micro-batch to those of the step, by its share; None for one that is the whole."""
-    for name, part in parts.items():
-        part = torch.as_tensor(part).detach()
-        scalars[name] = scalars.get(name, 0.0) + (part if share is None else part * share)
 
 
 def _scale(optimizer: torch.optim.Optimizer, factor: Any) -> None:

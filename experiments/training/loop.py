@@ -22,6 +22,7 @@ from experiments.training.checks import check_parts, check_ranked
 from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.guard import Guard, Recovery
 from experiments.training.implied import implied_callbacks
+from experiments.training.meters import per_weight
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from experiments.training.ranked import RankedSteps
@@ -290,12 +291,13 @@ class _Session:
         sole = None if trainer.steps_itself else trainer.optimizers[""]
         take_step, is_due = trainer.bound_step(), keeper.is_due
         schedule = trainer.schedules.get("")
-        is_sum, losses, keep = task.is_sum, place.losses, _way_to_keep_losses(trainer)
+        losses, keep = place.losses, _way_to_keep_losses(trainer)
+        divides = "loss" in task.sums and trainer.ranked is None
 
         groups = self._groups(epoch)  # held, so that its loader lives until the watch has stopped
         for group in groups:
             place.batch += len(group)
-            num_samples = sum(map(task.weight, group)) if is_sum else 0
+            weight = sum(map(task.weight, group)) if divides else 0
             step = place.step + 1
             trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
             batch_loss, stepped = take_step(group)
@@ -303,7 +305,7 @@ class _Session:
             if batch_loss is None:
                 losses.append(None)  # the task skipped it
             else:
-                losses.append(keep(batch_loss.detach() / num_samples if is_sum else batch_loss))
+                losses.append(keep(per_weight(batch_loss.detach(), weight) if divides else batch_loss))
             place.step = step
             if is_logged:
                 self._log(step, progress)

@@ -5,6 +5,7 @@ Shapes: B samples in a batch, K classes or labels, D target values.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +19,7 @@ from ingredients.ranks.group import Ranks
 if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["Means", "Meter", "OfLoss", "RunningMetrics", "metric_names", "on_device"]
+__all__ = ["Means", "Meter", "OfLoss", "OfTask", "Once", "RunningMetrics", "metric_names", "on_device", "per_weight"]
 
 
 class Meter(Protocol):
@@ -88,12 +89,14 @@ class Means:
                 before = self._sums.get(name, (0.0, 0.0))
                 self._sums[name] = [before[0] + total, before[1] + weight]
 
+    def means(self) -> dict[str, Tensor]:
+        """Return the means by name, on the device."""
+        return {name: total / weight for name, (total, weight) in self._sums.items()}
+
     def compute(self) -> dict[str, float]:
         """Return the means by name; empty if there was no batch. Waits for the device once."""
-        if not self._sums:
-            return {}
-        means = torch.stack([total / weight for total, weight in self._sums.values()]).tolist()
-        return dict(zip(self._sums, means, strict=True))
+        means = self.means()
+        return dict(zip(means, torch.stack(list(means.values())).tolist(), strict=True)) if means else {}
 
 
 class OfLoss:
@@ -144,6 +147,66 @@ class OfLoss:
         if metrics and self._loss.measures is not None:
             metrics |= self._loss.measures.compute()
         return metrics
+
+
+class OfTask:
+    """The metrics of a loss, beside the scalars that a task measures, which replace metrics of the same name.
+
+    Args:
+        loss: Says how outputs are read.
+        task: A `Task`, which measures and weighs a batch.
+    """
+
+    def __init__(self, loss: Loss, task: Any) -> None:
+        self._parts = OfLoss(loss), Means(task)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the metrics, as far as they are known."""
+        return tuple(dict.fromkeys(name for part in self._parts for name in part.names))
+
+    def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
+        once = Once(model)
+        for part in self._parts:
+            part.update(once, batch, amp)
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add the measurements of the other ranks."""
+        for part in self._parts:
+            part.merge(ranks)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name; empty if there was no batch."""
+        return {name: value for part in self._parts for name, value in part.compute().items()}
+
+
+class Once(nn.Module):
+    """A model that computes each batch once, for a meter and for predictions.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        # The last inputs and outputs.
+        self._last: tuple[tuple[Any, ...], Any] | None = None
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Return the outputs for inputs; for the same objects as the last time, the last outputs."""
+        asked = (*inputs, *itertools.chain(*sorted(options.items())))
+        if self._last is not None and [*map(id, self._last[0])] == [*map(id, asked)]:
+            return self._last[1]
+        outputs = self.model(*inputs, **options)
+        self._last = (asked, outputs)
+        return outputs
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
@@ -221,6 +284,13 @@ class RunningMetrics:
         variance = squares.sum() - (total**2 * total.numel() / count).sum()
         r2 = float(1 - squared / variance) if float(variance) > 0 else float("nan")
         return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
+
+
+def per_weight(value: Any, weight: Tensor | int) -> Tensor:
+    """Return a sum divided by its weight; a sum over nothing stays as it is."""
+    nothing = weight == 0
+    weight = torch.where(nothing, 1, weight) if isinstance(nothing, Tensor) else 1 if nothing else weight
+    return torch.as_tensor(value) / weight
 
 
 def on_device(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:

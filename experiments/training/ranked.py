@@ -81,7 +81,11 @@ class RankedSteps:
         self.model = self._wrapped(trainer.model)
         # Whether the weight of a share is its number of samples, which is known without an exchange.
         task = trainer.task
-        self._counts_samples = type(task).weight is Task.weight or isinstance(task, Supervised)
+        known = type(task)
+        self._counts_samples = known.weight is Task.weight or (
+            known.weight is Supervised.weight and known.loss is Supervised.loss
+        )
+        self._is_sum = "loss" in task.sums
 
     def _wrapped(self, model: nn.Module) -> nn.Module:
         """Return a wrapper that trains the parameters of a model."""
@@ -107,8 +111,8 @@ class RankedSteps:
             optimizer: The optimizer.
 
         Returns:
-            This rank's part of the loss, whose mean over ranks is that of the whole batch; and whether the optimizer
-            stepped.
+            This rank's part of the loss, whose mean over ranks is the mean over the whole batch; and whether the
+            optimizer stepped.
 
         Raises:
             ConfigError: If the task skips the batch.
@@ -120,14 +124,12 @@ class RankedSteps:
         whole: Tensor | None = None
         scalars: dict[str, Any] = {}
         for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
-            share = size if task.is_sum else size * weight / total
+            share = size * weight / total
             with contextlib.nullcontext() if number == len(group) else self._adding_up():
-                parts = self._backward(batch, weight, share)
-            # The loop divides the loss of a sum by this rank's samples.
-            factor = size * sum(weights) / total if task.is_sum else share
-            counted = _counted(parts["loss"].detach() * factor, weight)
+                parts = self._backward(batch, weight, size if self._is_sum else share)
+            counted = _counted(parts["loss"].detach() * (size / total if self._is_sum else share), weight)
             whole = counted if whole is None else whole + counted
-            for name, value in parts.items() if len(parts) > 1 else ():
+            for name, value in task.means_of(parts, batch).items() if len(parts) > 1 else ():
                 scalars[name] = scalars.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * share, weight)
         if scalars:
             self._trainer.note(scalars)
@@ -145,7 +147,7 @@ class RankedSteps:
                 )
             parts = value if isinstance(value, Mapping) else {"loss": value}
             loss = parts["loss"] * share if "loss" in parts else self._trainer.note(parts)
-            if not self._counts_samples and not task.is_sum and not weight:
+            if not self._counts_samples and not self._is_sum and not weight:
                 loss = _nothing_of(outputs)  # a mean over nothing is NaN, and so are its gradients
         amp.backward(loss)
         return parts

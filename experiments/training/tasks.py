@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.training.gradients import LossValue
-from experiments.training.meters import Meter, OfLoss
+from experiments.training.meters import Meter, OfLoss, OfTask
 from experiments.training.trainer import Task
 from ingredients.errors import LossError
 from ingredients.losses.building import Loss, check_loss
@@ -25,6 +25,8 @@ __all__ = ["Supervised", "as_task"]
 class Supervised(Task):
     """The task of a `Loss`, on batches of inputs and targets.
 
+    If a subclass overrides `loss` or `measure`, validations log its values beside the metrics of the `Loss`.
+
     Args:
         loss: From `loss.make_loss`.
 
@@ -36,7 +38,8 @@ class Supervised(Task):
     def __init__(self, loss: Loss) -> None:
         self.criterion = loss
         self.module: nn.Module = loss.module
-        self.is_sum = loss.averaging == "sum"
+        if loss.averaging == "sum" and self.reduction == "mean":
+            self.sums = frozenset(("loss", *(loss.module.losses if isinstance(loss.module, WeightedLosses) else ())))
         module = loss.module
         self._loss_of: Callable[[Tensor, Tensor], LossValue] = module
         if isinstance(module, WeightedLosses):
@@ -74,7 +77,8 @@ class Supervised(Task):
         return self.criterion.normalizer(batch[1])
 
     def meter(self) -> Meter:
-        return OfLoss(self.criterion)
+        own = type(self).loss is not Supervised.loss or type(self).measure is not Supervised.measure
+        return OfTask(self.criterion, self) if own else OfLoss(self.criterion)
 
     def predict(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         inputs, targets = batch
@@ -85,7 +89,7 @@ class Supervised(Task):
 
     def check(self, model: nn.Module, data: Data, amp: MixedPrecision) -> Sequence[str]:
         check_loss(self.criterion, model, data)
-        if self.criterion.measures is not None:
+        if self.criterion.measures is not None or not isinstance(self.meter(), OfLoss):
             return super().check(model, data, amp)
         return self.meter().names if data.val.num_samples else ()
 

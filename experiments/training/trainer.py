@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.training.gradients import LossOf, LossValue, add_gradients, precise, step_with_closure
-from experiments.training.meters import Means, Meter
+from experiments.training.meters import Means, Meter, per_weight
 from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Data
 from ingredients.datasets.structure import num_samples
@@ -51,7 +51,10 @@ class Task:
     Attributes:
         module: Parameters or buffers of the task itself, or None. Checkpoints hold it; give its parameters to the
             optimizer.
-        is_sum: Whether a loss is a sum over samples, not their mean. Micro-batches are joined accordingly.
+        reduction: How `loss` reduces a batch: `mean`, or `sum` over what `weight` counts. Scalars beside the loss are
+            means, unless it says so by name: `{"loss": "sum", "kl": "sum"}`. Micro-batches and ranks are joined
+            accordingly, and means are logged.
+        is_sum: The earlier name of `reduction = "sum"`.
 
     Example:
         class Smooth(Task):
@@ -64,6 +67,7 @@ class Task:
     """
 
     module: nn.Module | None = None
+    reduction: str | Mapping[str, str] = "mean"
     is_sum: bool = False
 
     def loss(self, model: nn.Module, batch: Any) -> LossValue:
@@ -115,7 +119,34 @@ class Task:
         value = self.loss(model, batch)
         if value is None:
             return {}
-        return value if isinstance(value, Mapping) else {"loss": value}
+        return self.means_of(value if isinstance(value, Mapping) else {"loss": value}, batch)
+
+    def means_of(self, values: Mapping[str, Tensor], batch: Any) -> Mapping[str, Tensor]:
+        """Return what `loss` gave for a batch as means: sums divided by its weight.
+
+        Raises:
+            ConfigError: If `reduction` names a value that is not among them.
+        """
+        if not self.sums:
+            return values
+        is_whole = isinstance(self.reduction, str) or self.steps_itself  # losses of steps may have other names
+        missing = [] if is_whole else [name for name in self.reduction if name not in values]
+        if missing:
+            raise ConfigError(
+                f"{type(self).__name__}.reduction: got {', '.join(missing)}, expected names that its loss gives: "
+                f"{', '.join(values)}"
+            )
+        weight = self.weight(batch)
+        return {name: per_weight(value, weight) if name in self.sums else value for name, value in values.items()}
+
+    @functools.cached_property
+    def sums(self) -> frozenset[str]:
+        """Names of the values that `loss` gives as sums, see `reduction`."""
+        how = {"loss": self.reduction} if isinstance(self.reduction, str) else dict(self.reduction)
+        wrong = [f"{name}: {value!r}" for name, value in how.items() if value not in ("mean", "sum")]
+        if wrong:
+            raise ConfigError(f"{type(self).__name__}.reduction: got {wrong[0]}, expected 'mean' or 'sum'")
+        return frozenset(name for name, value in how.items() if value == "sum") | ({"loss"} if self.is_sum else set())
 
     def of_epoch(self) -> Mapping[str, float]:
         """Return metrics of the training batches of an epoch, when it ends; logged as `train/NAME`."""
@@ -309,7 +340,7 @@ class Trainer:
             ConfigError: If there is no such optimizer, or one recomputes its loss.
         """
         losses: dict[str, Tensor] = {}
-        for batch, share in with_shares(list(group), self.task.weight, is_sum=self.task.is_sum):
+        for batch, share in with_shares(list(group), self.task.weight, is_sum="loss" in self.task.sums):
             with self.amp.context:
                 shared = {name: loss * share for name, loss in losses_of(batch).items()}
             if not losses:
@@ -388,7 +419,8 @@ class Trainer:
         optimizer, model, loss_of, amp = self.optimizers[""], self.model, self.task.loss, self.amp
         if self.ranked is not None:
             return functools.partial(self.ranked.step, optimizer=optimizer)
-        if self.look is not None or amp.accumulate > 1 or recomputes_loss(optimizer):
+        # A task whose values are sums needs the weight of a batch after its loss.
+        if self.look is not None or amp.accumulate > 1 or recomputes_loss(optimizer) or self.task.sums:
             return functools.partial(self._ordinary_step, lambda batch: loss_of(model, batch), optimizer)
         context, backward, step, note = amp.context, amp.backward, amp.step, self.note
 

@@ -1,0 +1,139 @@
+"""Tasks of many kinds, `ZOO`, come to what a loop by hand does, whatever shares of a batch they see."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.training.loop import fit
+from experiments.training.trainer import Task
+from ingredients.datasets.sampling import shuffled
+from ingredients.errors import ConfigError
+from ingredients.precision.mixed_precision import MixedPrecision
+from tests.ranked_cases import INPUTS, LABELS, ZOO, make_model, train
+from tests.unit.experiments.training.test_ranked import trained_by
+
+TRAIN, VAL = slice(0, 30), slice(30, 43)
+BATCH, EPOCHS, LOG_INTERVAL = 8, 2, 2
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory):
+    return trained_by(2, tmp_path_factory.mktemp("zoo") / "found.pt", "zoo")
+
+
+def values_of(name, scores, targets):
+    """Return the gradient's loss, and what is logged of a batch in training and in validation."""
+    wrong = nn.functional.cross_entropy(scores, targets, reduction="none")
+    right = (scores.argmax(1) == targets).float().mean()
+    if name == "sum of its own":
+        logged = {"loss": wrong.mean(), "right": right, "hits": right}
+        return wrong.sum(), logged, logged
+    if name == "sum as before":
+        return wrong.sum(), {"loss": wrong.mean()}, {"loss": wrong.mean()}
+    if name in ("sum by label", "mean of its own"):
+        whole = (wrong * targets).sum()
+        logged = {"loss": whole / targets.sum(), "labels": (targets * targets).sum() / targets.sum()}
+        return whole if name == "sum by label" else logged["loss"], logged, logged
+    if name == "sum":
+        return wrong.sum(), {"loss": wrong.mean()}, {"loss": wrong.mean(), "accuracy": right}
+    if name == "sum and a mean beside":
+        logged = {"loss": wrong.mean(), "right": right}
+        return wrong.sum(), logged, {**logged, "accuracy": right}
+    if name == "penalised":
+        size = scores.square().mean()
+        logged = {"loss": wrong.mean() + size, "size": size}
+        return logged["loss"], logged, {**logged, "accuracy": right}
+    if name == "measured":
+        sure = scores.softmax(1).amax(1).mean()
+        return wrong.mean(), {"loss": wrong.mean()}, {"loss": wrong.mean(), "accuracy": right, "sure": sure}
+    weights = 1 + 9 * targets
+    loss = (wrong * weights).sum() / weights.sum()
+    return loss, {"loss": loss}, {"loss": loss, "accuracy": right}
+
+
+def by_hand(case):
+    """Train on whole batches; return the weights, and the logged values by name and step."""
+    name, _, accumulate = case.rpartition(", accumulate ")
+    model, logged, since = make_model(nn.Identity()), {}, []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in name else 0.1, momentum=0.5)
+    step, steps = 0, EPOCHS * -(-4 // int(accumulate))
+    for epoch in (1, 2):
+        for rows in shuffled(30, 30, 0, epoch).split(BATCH * int(accumulate)):
+            loss, values, _ = values_of(name, model(INPUTS[TRAIN][rows]), LABELS[TRAIN][rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            since.append({key: value.item() for key, value in values.items()})
+            step += 1
+            if step % LOG_INTERVAL == 0 or step == steps:
+                for key in values:
+                    logged[f"train/{key}", step] = sum(each[key] for each in since) / len(since)
+                since = []
+        with torch.no_grad():
+            _, _, values = values_of(name, model(INPUTS[VAL]), LABELS[VAL])
+        logged |= {(f"val/{key}", step): value.item() for key, value in values.items()}
+    return torch.cat([each.detach().flatten() for each in model.parameters()]), logged
+
+
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", ZOO)
+def test_task_comes_to_what_a_loop_by_hand_does(case, num_ranks, request):
+    found = train(case) if num_ranks == 1 else request.getfixturevalue("by_two")[case]
+    weights, logged = by_hand(case)
+    torch.testing.assert_close(found["weights"], weights, rtol=1e-4, atol=1e-6)
+    mine = {(name, step): value for name, value, step in found["logged"] if not name.endswith(("/lr", "/grad_norm"))}
+    assert mine.keys() == logged.keys()
+    assert mine == pytest.approx(logged, rel=1e-4)
+
+
+class Misspelt(Task):
+    reduction: ClassVar = {"los": "sum"}
+
+    def loss(self, model, batch):
+        return {"loss": model(batch[0]).sum(), "size": model(batch[0]).abs().mean()}
+
+
+class Averaged(Misspelt):
+    reduction = "average"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Misspelt(), "Misspelt.reduction: got los, expected names that its loss gives: loss, size"),
+        (Averaged(), "Averaged.reduction: got loss: 'average', expected 'mean' or 'sum'"),
+    ],
+)
+def test_reduction_that_is_none_is_refused_before_the_first_step(task, message, tensor_data):
+    data = tensor_data((INPUTS[TRAIN], LABELS[TRAIN]), (INPUTS[VAL], LABELS[VAL]))
+    model = make_model(nn.Identity())
+    with pytest.raises(ConfigError, match=message):
+        fit(model, data, task, torch.optim.SGD(model.parameters(), lr=0.1), epochs=1, log=lambda *point: None)
+
+
+class Skipping(Task):
+    """Skips batches whose first label is 0."""
+
+    reduction = "sum"
+
+    def loss(self, model, batch):
+        if batch[1][0] == 0:
+            return None
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+
+def test_sums_of_skipped_micro_batches_do_not_count(tensor_data):
+    data = tensor_data((INPUTS[:16], torch.tensor([1, 2] * 4 + [0, 1] * 4)))
+    model, logged = make_model(nn.Identity()), {}
+    expected = nn.functional.cross_entropy(model(INPUTS[:8]), torch.tensor([1, 2] * 4)).item()
+    data.train.shuffle = False
+    options = {
+        "amp": MixedPrecision(torch.device("cpu"), accumulate=2),
+        "log": lambda *point: logged.update([point[:2]]),
+    }
+    fit(model, data, Skipping(), torch.optim.SGD(model.parameters(), lr=0.0), epochs=1, log_interval=1, **options)
+    assert logged["train/loss"] == pytest.approx(expected)
