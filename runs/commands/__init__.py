@@ -44,6 +44,7 @@ COMMANDS = {
     "watch": "report runs that failed, died or finished, as lines or notifications",
     "resume": "resume an interrupted run in its own record, from its newest state",
     "fork": "start a new run from the state of another run, with a changed config",
+    "check": "compare a script of stock Sacred with itself under this lab, before you move",
     "reproduce": "run a past run again from its record, and judge the result",
     "sync": "send runs to MongoDB that outages and killed processes left behind",
     "reap": "mark runs as DEAD whose process is gone",

@@ -236,7 +236,27 @@ reproduce 1 --in-place --dry --tolerance loss=0.1
 reproduce 1 --in-place --tolerance loss=0.1
 show latest
 diff 1 latest
+check stock.py --commands lines.txt
 """
+# A script of stock Sacred, and command lines that only one of the two accepts, or that have another config.
+STOCK = """
+import os
+from sacred import Experiment
+
+ex = Experiment("stock")
+
+@ex.config
+def config():
+    lr = 0.1
+    process = os.getpid()
+    if lr == 2:
+        import math
+
+@ex.automain
+def train(lr):
+    return lr
+"""
+LINES = "with lr=abc\nwith lr=2\nwith unknown=1\n"
 # Keys that are empty in these documents, such as those of failed or resumed runs. Other tests look at their values.
 UNUSUAL = {
     "CopiedRun": {"left_out"},
@@ -272,6 +292,8 @@ def ready(recorded, tmp_path, monkeypatch):
             capture_output=True,
         )
     Path("train.py").write_text(TRAIN.replace("1.0", "1.5"))
+    Path("stock.py").write_text(STOCK)
+    Path("lines.txt").write_text(LINES)
     provenance = json.loads(Path("my_runs/1/provenance.json").read_text())
     provenance["packages"]["sacred"] = "0.7.0"
     Path("my_runs/1/provenance.json").write_text(json.dumps(provenance))
@@ -280,12 +302,12 @@ def ready(recorded, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_every_command_prints_each_key_of_its_schema(ready, call):
-    """Run for real, as an empty list fits any schema; only `reproduce` needs a process."""
+    """Run for real, as an empty list fits any schema; only `reproduce` and `check` start processes."""
     seen, commands = set(), set()
     for where, steps in (("store", STEPS), ("my_runs", LAB)):
         for line in steps.strip().splitlines():
             name, *words = line.replace("{}", str(ready)).split()
-            if name == "reproduce":
+            if name in ("reproduce", "check"):
                 command = [sys.executable, "-m", "runs", "--store", where, name, *words, "--json"]
                 text = run(command, capture_output=True, text=True).stdout
             else:

@@ -77,7 +77,7 @@ FLOORS = [
     "experiments",
     "experiments.supervised",
     "experiments.__main__ experiments.finetune experiments.gan experiments.language_model experiments.lightning"
-    " experiments.segment experiments.tabular experiments.text",
+    " experiments.probe experiments.segment experiments.tabular experiments.text",
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Folders and files at the top of a package.

@@ -1,0 +1,224 @@
+"""Compare a script of stock Sacred with itself under this lab: each command line in two processes, nothing recorded.
+
+for line in check_lines(Path("train.py"), command_lines("with lr=0.1", Path("train.py"))):
+    print(line.text, line.differences)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import configs
+from observers.record.redaction import redact
+from runs.errors import LaunchError
+from runs.rerun.launching import Launch
+from runs.rerun.processes import end_text, started
+
+__all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
+
+_PROBE = Path(configs.__file__).parents[1] / "experiments" / "probe.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """A command line of a script.
+
+    Attributes:
+        text: The words after the script, as one types them.
+        words: These words.
+        variables: Environment variables that were typed before it.
+    """
+
+    text: str
+    words: tuple[str, ...]
+    variables: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """How a command line ended under one of the two.
+
+    Attributes:
+        is_accepted: Whether its config could be computed, and the run, if it was started, completed.
+        error: The error; null without one.
+        exit_code: The exit code, negative for the signal that ended the process.
+    """
+
+    is_accepted: bool
+    error: str | None
+    exit_code: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One difference between the two.
+
+    Attributes:
+        kind: `accepted`, `config`, `result`, `runs` (their number) or `exit code`.
+        name: The name of the setting; empty for the other kinds.
+        sacred: The value or error under stock Sacred; null if it lacks the setting, or accepts the line.
+        here: The same under this lab.
+    """
+
+    kind: str
+    name: str
+    sacred: str | None
+    here: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedLine:
+    """A command line under both.
+
+    Attributes:
+        text: The words after the script; `print_config` for the script alone.
+        sacred: How it ended under stock Sacred.
+        here: How it ended under this lab.
+        differences: What differs; empty if nothing does.
+        varying: Settings, or `result`, that differ between two runs of stock Sacred, too, and are not compared.
+    """
+
+    text: str
+    sacred: Side
+    here: Side
+    differences: list[Difference]
+    varying: list[str]
+
+
+def command_lines(text: str, script: Path) -> list[CommandLine]:
+    """Return the command lines of a file.
+
+    Args:
+        text: One command line a line, with or without the words up to the script; `#` begins a comment, and a backslash
+            at its end continues a line.
+        script: The script, or the name of its module.
+
+    Raises:
+        LaunchError: If a line cannot be read, starts another script, or there is none.
+    """
+    lines = []
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise LaunchError(f"command line {number} cannot be read ({error}): {line.strip()}") from None
+        if words:
+            lines.append(_command_line(words, script, number))
+    if not lines:
+        raise LaunchError("got no command line, expected one a line, such as: with lr=0.1")
+    return lines
+
+
+def _command_line(words: Sequence[str], script: Path, number: int) -> CommandLine:
+    place = next((place for place, word in enumerate(words) if Path(word).name == script.name), None)
+    if place is None:
+        other = next((word for word in words[:3] if word.endswith(".py")), None)
+        if other is not None:
+            raise LaunchError(f"command line {number}: got one of {other}, expected one of {script.name}")
+        return CommandLine(shlex.join(words), tuple(words), {})
+    before = [word.partition("=") for word in words[:place]]
+    variables = {name: value for name, equals, value in before if equals and name.isidentifier()}
+    return CommandLine(shlex.join(words[place + 1 :]), tuple(words[place + 1 :]), variables)
+
+
+def check_lines(script: Path, lines: Sequence[CommandLine], *, is_run: bool = False) -> Iterator[CheckedLine]:
+    """Yield the script alone, and each command line, under both.
+
+    Args:
+        script: The script, or the name of its module.
+        lines: Its command lines.
+        is_run: Whether to run the commands to their end, instead of computing their config only.
+
+    Raises:
+        LaunchError: If there is no such script, it has no experiment, or neither accepts any of the lines.
+    """
+    if not script.is_file() if script.suffix == ".py" else not _is_module(script):
+        raise LaunchError(
+            f"{script}: expected the Python file that runs the experiment, such as train.py, or its module"
+        )
+    alone, accepts_any = CommandLine("print_config", (), {}), False
+    for line in (alone, *lines):
+        extent = "run" if is_run and line is not alone else "config"
+        (sacred, stock), (here, ours) = (_probed(side, extent, script, line) for side in ("sacred", "sacristan"))
+        if line is alone and not (stock["runs"] or ours["runs"] or (lines and sacred.error)):
+            raise LaunchError(f"{script}: {_why_no_run(sacred, stock['num_experiments'])}")
+        accepts_any |= sacred.is_accepted or here.is_accepted
+        differences = {(each.kind, each.name): each for each in _differences((sacred, stock), (here, ours))}
+        varying: set[tuple[str, str]] = set()
+        if differences:
+            again = "config" if all(kind == "config" for kind, _ in differences) else extent
+            repeated = _differences((sacred, stock), _probed("sacred", again, script, line))
+            varying = {(each.kind, each.name) for each in repeated} & differences.keys()
+        different = [each for key, each in differences.items() if key not in varying]
+        yield CheckedLine(line.text, sacred, here, different, sorted(name or kind for kind, name in varying))
+    if not accepts_any:
+        raise LaunchError(f"{script}: neither accepts any of these command lines; {sacred.error}")
+
+
+def _is_module(script: Path) -> bool:
+    return not script.exists() and all(part.isidentifier() for part in str(script).split("."))
+
+
+def _why_no_run(sacred: Side, num_experiments: int) -> str:
+    if sacred.error is not None:
+        return (
+            f"it ends with an error under stock Sacred, too: {sacred.error}; if it needs arguments, give whole command "
+            "lines with --commands"
+        )
+    if num_experiments:
+        return "it creates an experiment and does not run it; name the script that does"
+    return "it creates no experiment of Sacred; name the script that does"
+
+
+def _probed(side: str, extent: str, script: Path, line: CommandLine) -> tuple[Side, dict[str, Any]]:
+    """Run a command line under one of the two; return how it ended, and what the probe has noted."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sacristan-check-") as folder,
+        (Path(folder) / "output").open("wb") as output,
+    ):
+        outcome = Path(folder) / "outcome"
+        command = (sys.executable, str(_PROBE), side, extent, str(outcome), str(script), *line.words)
+        with started(
+            Launch(command, Path(), {"PYTHONHASHSEED": "0", **line.variables}, ()), output.fileno()
+        ) as process:
+            code = process.wait()
+        noted: dict[str, Any] = {"num_experiments": 0, "runs": [], "error": None}
+        if outcome.is_file():
+            noted = json.loads(outcome.read_text(encoding="ascii"))
+        printed = (Path(folder) / "output").read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((text.strip() for text in reversed(printed) if text.strip()), end_text(code))
+    error = noted["error"] or (None if code == 0 else last.removeprefix("error: "))
+    return Side(error is None, None if error is None else redact(error), code), noted
+
+
+def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Difference]:
+    (stock, noted), (ours, noted_here) = sacred, here
+    if stock.is_accepted != ours.is_accepted:
+        return [Difference("accepted", "", stock.error, ours.error)]
+    found = []
+    if stock.is_accepted:
+        for one, other in zip_longest(noted["runs"], noted_here["runs"]):
+            if one is None or other is None:
+                numbers = (str(len(each["runs"])) for each in (noted, noted_here))
+                found.append(Difference("runs", "", *numbers))
+                break
+            old, new = one["config"], other["config"]
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            found += [Difference("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
+            if one["result"] != other["result"]:
+                found.append(Difference("result", "", _text(one["result"]), _text(other["result"])))
+    if stock.exit_code != ours.exit_code:
+        found.append(Difference("exit code", "", str(stock.exit_code), str(ours.exit_code)))
+    return found
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else redact(value)
