@@ -160,9 +160,12 @@ def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | st
     for other in others:
         _check_alike(first, other)
     module = WeightedLosses({name: loss.module for name, loss in losses.items()}, weights)
-    for name in ("weight", "ignore_index", "reduction"):
+    for name in ("weight", "reduction"):
         if hasattr(first.module, name) and not isinstance(getattr(first.module, name), nn.Parameter):
             setattr(module, name, getattr(first.module, name))
+    ignored = [loss.module.ignore_index for loss in losses.values() if hasattr(loss.module, "ignore_index")]
+    if ignored:
+        module.ignore_index = ignored[0]
     return Loss(module, first.kind, first.num_outputs, first.target_mean, first.target_std, first.averaging)
 
 
@@ -186,6 +189,19 @@ def _check_alike(first: Loss, other: Loss) -> None:
             "loss.parts: the losses reduce a batch in different ways (mean, sum, class weights); give them the "
             "same reduction and the same class_weights"
         )
+
+
+    if _ignored(other) != _ignored(first):
+        raise LossError(
+            f"loss.parts: the losses ignore different targets ({_ignored(first)} and {_ignored(other)}), so their means "
+            "are over different ones; give them the same ignore_index"
+        )
+
+
+def _ignored(loss: Loss) -> int | None:
+    """Return the class that a loss ignores; None for no class, as negative targets belong to none."""
+    ignored = getattr(loss.module, "ignore_index", None)
+    return None if ignored is None or ignored < 0 else ignored
 
 
 def _class_weights(loss: Loss) -> list[float] | None:

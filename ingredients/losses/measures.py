@@ -74,6 +74,7 @@ class Measures:
             found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
         elif self._loss.kind == "binary":
             found = found[:, 1]
+        targets = _as_labels(targets, self._loss.kind)
         for metric in self.metrics.values():
             if _reads_tokens(type(metric)):
                 metric.update(*_as_tokens(found, targets))
@@ -202,6 +203,13 @@ def _class_of(kind: str, name: str) -> Any:
 def _reads_tokens(cls: type) -> bool:
     """Return whether a metric takes scores (B, T, C) and targets (B, T)."""
     return any(base.__name__ == "Perplexity" and base.__module__.startswith("torchmetrics.") for base in cls.__mro__)
+
+
+def _as_labels(targets: Tensor, kind: str) -> Tensor:
+    """Return the class with the largest share of mixed targets (B, K, ...), labels of at least one half as 1."""
+    if kind == "values" or not targets.is_floating_point():
+        return targets
+    return targets.argmax(1) if kind == "classes" else targets.ge(0.5).long()
 
 
 def _as_tokens(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -179,6 +179,18 @@ def test_metrics_of_training_batches_are_logged_once_though_the_validation_after
     assert resumed.of_epoch() == task.of_epoch() == {}
 
 
+@pytest.mark.parametrize("kind", ["classes", "labels"])
+def test_mixed_targets_are_measured_by_their_larger_share(kind, data):
+    loss = Loss(nn.CrossEntropyLoss() if kind == "classes" else nn.BCEWithLogitsLoss(), kind, 3)
+    outputs, hard = make_model()(INPUTS), nn.functional.one_hot(LABELS, 3)
+    mixed = 0.7 * hard.float() + 0.3 * hard.flip(0)
+    use = {name: entry for name, entry in USE.items() if name != "top2"}
+    expected, found = (build_measures(use, loss, data.classes, "cpu") for _ in range(2))
+    expected.update(outputs, LABELS if kind == "classes" else hard)
+    found.update(outputs, mixed)
+    assert found.compute() == expected.compute()
+
+
 def test_perplexity_by_name_is_the_exponential_of_the_loss(data):
     found = evaluate(make_model(), data.val, measured(data, {"ppl": "Perplexity"}))
     assert found["ppl"] == pytest.approx(math.exp(found["loss"]), rel=1e-5)

@@ -427,6 +427,11 @@ def test_several_losses_are_one_weighted_sum(three):
     assert (loss.kind, loss.num_outputs, loss.averaging) == ("classes", 3, "mean")
 
 
+def test_several_losses_are_a_mean_over_the_places_that_any_of_them_counts(three):
+    loss = build_losses({"focal": {"name": "focal"}, "ce": {"name": "cross_entropy"}}, three, "cpu")
+    assert loss.normalizer(torch.tensor([[[0, -100], [2, 1]]])).item() == 3
+
+
 def test_own_loss_over_data_of_any_structure_joins_samples_as_it_says():
     # There is no number of classes to make up targets with.
     assert measured_averaging(nn.CrossEntropyLoss(), "classes", 1, 0) == "mean"
@@ -441,6 +446,8 @@ def test_own_loss_over_data_of_any_structure_joins_samples_as_it_says():
         ({"loss": {}}, "the name 'loss'"),
         ({"a": {}, "b": {"class_weights": "balanced"}}, "reduce a batch in different ways"),
         ({"a": {}, "b": {"options": {"reduction": "sum"}}}, "reduce a batch in different ways"),
+        ({"a": {}, "b": {"options": {"ignore_index": 1}}}, r"the losses ignore different targets \(None and 1\)"),
+        ({"a": {"options": {"ignore_index": 1}}, "b": {"name": "focal"}}, r"ignore different targets \(1 and None\)"),
     ],
 )
 def test_several_losses_that_do_not_go_together_raise(three, parts, message):
