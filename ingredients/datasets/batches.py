@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches, finisher
 from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.loading import LoaderBatches, SplitDataset, StructuredSplit
+from ingredients.datasets.loading import EpochOf, LoaderBatches, SplitDataset, StructuredSplit
 from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.sampling import SAMPLERS, make_order
@@ -91,12 +91,12 @@ def make_batches(
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by)
     prepared, placement = place(prepared, config, device)
-    splits = {}
+    splits, epoch_of = {}, EpochOf(prepared.inputs, seed)
     for split in SPLITS:
         options = _options(prepared, split, config, seed, device, ranks)
         if split == "train":
             options["augmentation"] = augmentation
-        splits[split] = _batches_of(prepared, split, placement, config, device, options)
+        splits[split] = _batches_of(prepared, split, placement, config, device, options, epoch_of)
     return Data(
         **splits,
         task=by.task,
@@ -191,6 +191,7 @@ def _batches_of(
     config: Mapping[str, Any],
     device: torch.device,
     options: dict[str, Any],
+    epoch_of: EpochOf,
 ) -> Batches:
     size = config["batch_size"]
     reading = (device, size, config["num_workers"], config["pin_memory"])
@@ -206,9 +207,9 @@ def _batches_of(
         inputs, targets = (torch.from_numpy(part[index]).to(device) for part in (prepared.inputs, prepared.targets))
         finish = finisher(prepared.preparation, inputs.dtype, targets.dtype, device)
         return TensorBatches(inputs, targets, size, finish=finish, **options)
-    dataset: Any = SplitDataset(prepared, split, options["seed"])
+    dataset: Any = SplitDataset(prepared, split, options["seed"], epoch_of)
     if is_custom:
-        dataset = StructuredSplit(prepared.inputs, index, prepared.collate, options["seed"])
+        dataset = StructuredSplit(prepared.inputs, index, prepared.collate, options["seed"], epoch_of)
     return LoaderBatches(dataset, *reading, **options)
 
 

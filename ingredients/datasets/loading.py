@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler
 
 from ingredients.config.seed import global_stream, stream_seed
 from ingredients.datasets.collating import Collate, collated, stack
 from ingredients.datasets.epochs import Batches, finisher
-from ingredients.datasets.items import ByteImages, Sequences
+from ingredients.datasets.factories import Items
+from ingredients.datasets.items import ByteImages, Joined, Sequences, Subset
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.structure import tensors_of, to_device
 from ingredients.errors import LabError
 from ingredients.ranks.group import Ranks, current
 
-__all__ = ["Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
+__all__ = ["EpochOf", "Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
 
 Key = tuple[int, int, Sequence[int]]
 
@@ -171,6 +172,39 @@ class _ItemByItem:
         return stack([self.dataset[epoch, position] for position in positions])
 
 
+class EpochOf:
+    """The epoch that map-style datasets with a method `set_epoch` were told last; all splits of the data share it.
+
+    Args:
+        dataset: The dataset of all samples.
+        seed: Seed of the stream `set_epoch`, which a dataset may draw from, equally in each process.
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._datasets = list(_with_epochs(dataset))
+        self._seed = seed
+        self._epoch: int | None = None
+
+    def set(self, epoch: int) -> None:
+        """Tell the datasets the epoch, if it is another one."""
+        if self._datasets and epoch != self._epoch:
+            for dataset in self._datasets:
+                with global_stream(self._seed, "set_epoch", epoch):
+                    dataset.set_epoch(epoch)
+            self._epoch = epoch
+
+
+def _with_epochs(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset, or those it is made of, that have a method `set_epoch`."""
+    if hasattr(dataset, "set_epoch"):
+        yield dataset
+    elif isinstance(dataset, Items | Subset | torch.utils.data.Subset):
+        yield from _with_epochs(dataset.dataset)
+    elif isinstance(dataset, Joined | ConcatDataset):
+        for part in dataset.parts if isinstance(dataset, Joined) else dataset.datasets:
+            yield from _with_epochs(part)
+
+
 class SplitDataset:
     """One split of a map-style dataset of (input, target); each item has its own part of the stream `items`.
 
@@ -178,10 +212,12 @@ class SplitDataset:
         prepared: The data.
         split: `train`, `val` or `test`.
         seed: Seed of the stream `items`.
+        epoch_of: The epoch of the dataset.
     """
 
-    def __init__(self, prepared: Prepared, split: str, seed: int) -> None:
+    def __init__(self, prepared: Prepared, split: str, seed: int, epoch_of: EpochOf) -> None:
         self.prepared = prepared
+        self.epoch_of = epoch_of
         self.indices = prepared.indices[split]
         self.targets = torch.from_numpy(prepared.targets[self.indices])
         self.seed = seed
@@ -193,6 +229,7 @@ class SplitDataset:
     def read(self, key: Key) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of the batch with a key (epoch, number, positions), not yet finished."""
         epoch, _, positions = key
+        self.epoch_of.set(epoch)
         return torch.from_numpy(self._values(epoch, self.indices[list(positions)])), self.targets[list(positions)]
 
     def _values(self, epoch: int, indices: np.ndarray) -> np.ndarray:
@@ -232,12 +269,14 @@ class StructuredSplit:
         indices: Indices of the split (samples,).
         collate: Makes a batch of a list of samples.
         seed: Seed of the streams.
+        epoch_of: The epoch of the samples.
     """
 
     samples: Any
     indices: np.ndarray
     collate: Collate | None
     seed: int
+    epoch_of: EpochOf
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -245,6 +284,7 @@ class StructuredSplit:
     def read(self, key: Key) -> Any:
         """Return the batch with a key (epoch, number of the batch, positions of its samples)."""
         epoch, number, positions = key
+        self.epoch_of.set(epoch)
         items = []
         for index in self.indices[list(positions)].tolist():
             with global_stream(self.seed, "items", epoch, index):

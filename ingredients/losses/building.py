@@ -190,11 +190,10 @@ def _check_alike(first: Loss, other: Loss) -> None:
             "same reduction and the same class_weights"
         )
 
-
     if _ignored(other) != _ignored(first):
         raise LossError(
-            f"loss.parts: the losses ignore different targets ({_ignored(first)} and {_ignored(other)}), so their means "
-            "are over different ones; give them the same ignore_index"
+            f"loss.parts: the losses ignore different targets ({_ignored(first)} and {_ignored(other)}), so they are "
+            "means over different ones; give them the same ignore_index"
         )
 
 

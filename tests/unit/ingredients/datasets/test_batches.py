@@ -8,9 +8,11 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Subset
 
 from ingredients.data import ingredient
 from ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from ingredients.datasets.factories import from_factory
 from ingredients.datasets.preparation import prepare
 from ingredients.datasets.samples import Source
 from ingredients.datasets.sources import load_source
@@ -40,6 +42,18 @@ class Noisy(Items):
     def __getitem__(self, index):
         noise = random.random() + np.random.rand() + torch.rand(1).item()
         return self.inputs[index] + np.float32(noise), index % 2
+
+
+class Renewed(Items):
+    """Samples that are drawn again in each epoch, and count how often."""
+
+    epoch = count = noise = 0
+
+    def set_epoch(self, epoch):
+        self.epoch, self.noise, self.count = epoch, np.float32(random.random()), self.count + 1
+
+    def __getitem__(self, index):
+        return self.inputs[index] * 0 + np.float32([self.epoch, self.noise, self.count]), index % 2
 
 
 class Damaged(Items):
@@ -180,6 +194,34 @@ def test_batch_size_that_would_leave_no_batch_is_refused(source):
 @pytest.mark.parametrize("batch_size", [14, 15, 1000])
 def test_batch_size_of_the_whole_training_part_or_more_is_one_batch(source, batch_size):
     assert sizes(made(source(), batch_size=batch_size).train) == [14]
+
+
+def renewed(num_workers, wrap, **config):
+    source = from_factory(wrap(Renewed(numbers(20, (3,)))), "own", task=config.get("task", "auto"))
+    return made(source, num_workers=num_workers, **config)
+
+
+@pytest.mark.parametrize("wrap", [lambda whole: whole, lambda whole: Subset(whole, range(20))])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_is_told_each_epoch_once_in_each_process(num_workers, wrap):
+    data = renewed(num_workers, wrap)
+    noise = []
+    for round, epoch in enumerate((1, 2, 3), start=1):
+        inputs, _ = read(data.train, epoch)
+        assert inputs[:, 0].unique().tolist() == [epoch]
+        assert inputs[:, 2].unique().tolist() == [round * 2 - 1 if num_workers == 0 else round]
+        noise += inputs[:, 1].unique().tolist()
+        assert read(data.val)[0][:, 0].unique().tolist() == [0]
+    assert len({*noise}) == 3
+    again = renewed(0, wrap)
+    assert read(again.train, 2)[0][0, 1].item() == noise[1]
+
+
+def test_samples_of_any_structure_are_told_each_epoch_and_resume_in_it():
+    data = renewed(0, lambda whole: whole, task="custom")
+    found = [torch.cat([inputs for inputs, _ in data.train.epoch(epoch, start)]) for epoch, start in ((2, 0), (2, 2))]
+    torch.testing.assert_close(found[0][8:], found[1])
+    assert found[0][:, 0].unique().tolist() == [2]
 
 
 def test_num_workers_below_zero_is_refused():
