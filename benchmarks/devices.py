@@ -53,6 +53,7 @@ OPTIONS = {
     "backend": "auto",
     "sync_batch_norm": False,
     "find_unused_parameters": False,
+    "check_weights": True,
     "timeout_s": 300.0,
     "shard": False,
 }

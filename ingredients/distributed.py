@@ -28,6 +28,8 @@ def config() -> None:
     shard = False
     # allow parameters that some batches do not use; costs a search through the graph at each step
     find_unused_parameters = False
+    # end the run if weights differ between ranks: compared after the first step, and before each validation and state
+    check_weights = True
     # seconds that ranks wait for each other in one exchange before the run fails
     timeout_s = 600.0
 

@@ -13,7 +13,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── SchedulerError              the learning-rate schedule cannot be built; a ValueError
 ├── PrecisionError              the requested mixed precision is not available; a ValueError
 ├── DeviceError                 the device does not exist here; a ValueError
-├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
+├── TrainingError               the training has diverged: NaN, infinity, or ranks apart; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
 ├── RankError                   another process of the same training has failed or gone; a RuntimeError
 ├── ConcurrentRunError          two runs of one process would mix, or one trial of a sweep run twice; a RuntimeError
@@ -128,7 +128,7 @@ class DeviceError(LabError, ValueError):
 
 
 class TrainingError(LabError, ArithmeticError):
-    """The training has diverged: its loss or its weights are NaN or infinite.
+    """The training has diverged: its loss or its weights are NaN or infinite, or weights differ between ranks.
 
     Attributes:
         step: The step at which that was seen; None if it is not known.

@@ -22,6 +22,7 @@ from experiments.training.trainer import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Data
 from ingredients.datasets.epochs import TensorBatches
+from ingredients.errors import LabError
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import current
@@ -58,6 +59,34 @@ class Masked(Own):
         inputs, targets = batch
         wrong = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
         return {"loss": (wrong * targets).sum() / targets.sum(), "labels": (targets * targets).sum() / targets.sum()}
+
+
+class OfParts(Own):
+    """The same, which calls parts of the model, and finds them behind a wrapper or not."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        inputs, targets = batch
+        layers = getattr(model, "module", model)
+        wrong = nn.functional.cross_entropy(layers[-1](layers[:-1](inputs)), targets, reduction="none")
+        return {"loss": (wrong * targets).sum() / targets.sum(), "labels": (targets * targets).sum() / targets.sum()}
+
+
+class Unused(Task):
+    """Leaves the last layer out."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return model[:-1](batch[0]).square().mean()
+
+
+class Drifting(Task):
+    """Changes a weight on rank 1 alone, by one bit."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if current().rank == 1 and torch.is_grad_enabled():
+            with torch.no_grad():
+                bias = model[-1].bias[:1]
+                bias.copy_(torch.nextafter(bias, bias + 1))
+        return model(batch[0]).square().mean()
 
 
 class Summed(Task):
@@ -144,7 +173,7 @@ class Exchanges(Callback):
         trained = trainer.optimizers[""].param_groups[0]["params"]
         self.held = sum(getattr(each, "to_local", each.detach)().numel() for each in trained)
         if trainer.ranked is not None and not current().options["shard"]:
-            trainer.ranked.model.register_comm_hook(self, _counted)
+            trainer.ranked.wrapper.register_comm_hook(self, _counted)
 
 
 def _counted(callback, bucket):
@@ -170,6 +199,8 @@ CASES: dict[str, Any] = {
     "values": (VALUES, lambda: Loss(nn.MSELoss(), "values", 2), 1),
     "own": (LABELS, Own, 2),
     "own masked": (SPARSE, Masked, 1),
+    "own of parts": (LABELS, OfParts, 3),
+    "own of parts masked": (SPARSE, OfParts, 1),
     "normalised": (LABELS, _classes, 2),
 }
 # Tasks that `test_zoo.py` trains by hand, with one micro-batch a step and three.
@@ -188,11 +219,12 @@ ZOO: dict[str, Any] = {
     }.items()
     for accumulate in (1, 3)
 }
+FAULTS: dict[str, Any] = {"unused": (LABELS, Unused, 1), "drifting": (LABELS, Drifting, 1)}
 
 
 def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = (CASES | ZOO)[case]
+    targets, make_loss, accumulate = (CASES | ZOO | FAULTS)[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
@@ -228,7 +260,7 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
     found["statistics"] = [each.detach().cpu().double() for each in model.buffers()]
     found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count, "held": exchanges.held}
     found["test"] = evaluate(model, data.test, loss)
-    if "own" not in case and case not in ZOO:
+    if isinstance(loss, Loss) and case not in ZOO:
         found["predictions"] = predict(model, data.test, loss)["predictions"].tolist()
     return found
 
@@ -243,6 +275,26 @@ def train_in_two_sessions(case: str, folder: Path) -> dict[str, Any]:
     """Train a case for an epoch, and resume it from the state of that; return the same as `train`."""
     train(case, epochs=1, keeper=Checkpointer(folder, {}))
     return train(case, keeper=Checkpointer(folder, {}, resume=True))
+
+
+def train_unused() -> Tensor:
+    """Train a case with unused parameters that are found; return its weights."""
+    current().options["find_unused_parameters"] = True
+    try:
+        return train("unused")["weights"]
+    finally:
+        current().options["find_unused_parameters"] = False
+
+
+def failed() -> dict[str, str]:
+    """Return the message of each fault."""
+    messages = {}
+    for fault in FAULTS:
+        try:
+            train(fault)
+        except LabError as error:
+            messages[fault] = f"{type(error).__name__}: {error}"
+    return messages
 
 
 def train_further(case: str, folder: Path) -> dict[str, Any]:
@@ -266,6 +318,7 @@ if __name__ == "__main__":
         "backend": "auto",
         "sync_batch_norm": True,
         "find_unused_parameters": False,
+        "check_weights": True,
         "timeout_s": 60.0,
         "shard": False,
     }
@@ -280,6 +333,7 @@ if __name__ == "__main__":
         found |= {case: train(case, device) for case in ZOO}
     elif "further" not in sys.argv:
         found |= {case: train(case, device) for case in CASES}
+        found |= {"failed": failed(), "unused": train_unused()}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}
     for shard in (False, True) if device == "cpu" and "zoo" not in sys.argv else ():

@@ -38,6 +38,9 @@ class Fault(Callback):
         if self.is_here and trainer.place.step == self.step:
             if self.how == "raise":
                 raise ValueError("boom")
+            if self.how == "drift":
+                next(trainer.model.parameters()).data.view(-1)[0] += 1e-6
+                return
             if self.how == "full":  # no file may grow to the size of a state
                 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
                 return

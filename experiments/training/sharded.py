@@ -17,7 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from experiments.training.ranked import RankedSteps
+from experiments.training.ranked import RankedSteps, Scope
+from ingredients.datasets.structure import tensors_of
 
 if TYPE_CHECKING:
     from experiments.training.trainer import Trainer
@@ -36,6 +37,9 @@ class ShardedSteps(RankedSteps):
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         super().__init__(trainer, ranks)
+        self.model = self.wrapper.model  # type: ignore[assignment]  # of Scope
+        # Outputs of the blocks in a forward pass, where a share may have no weight.
+        self._outputs: list[Any] = []
         self._whole = trainer.model
         (optimizer,) = trainer.optimizers.values()
         _hand_over(optimizer, dict(self._whole.named_parameters()), dict(self.model.named_parameters()))
@@ -49,17 +53,37 @@ class ShardedSteps(RankedSteps):
             for child in module:
                 if any(True for _ in child.parameters()) and not isinstance(child, nn.ModuleList | FSDPModule):
                     fully_shard(child, mesh=mesh)
-        if not isinstance(split, FSDPModule):
-            fully_shard(split, mesh=mesh)
-        return split
+        wrapper = Scope(split)
+        fully_shard(wrapper, mesh=mesh)
+        return wrapper
 
     @contextlib.contextmanager
     def _adding_up(self) -> Iterator[None]:
-        self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
+        self.wrapper.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
         try:
             yield
         finally:
-            self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
+            self.wrapper.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    def _parts(self, batch: Any, weight: Tensor | int) -> dict[str, Tensor]:
+        if self._counts_samples:
+            return super()._parts(batch, weight)
+        blocks = [module for module in self.model.modules() if isinstance(module, FSDPModule) or module is self.model]
+        hooks = [block.register_forward_hook(lambda *call: self._outputs.append(call[-1])) for block in blocks]
+        try:
+            return super()._parts(batch, weight)
+        finally:
+            self._outputs.clear()
+            for hook in hooks:
+                hook.remove()
+
+    def _nothing_of(self, loss: Tensor) -> Tensor:
+        # Ranks exchange gradients in the order in which those of the blocks' outputs arrive.
+        zeros = [(part * 0).sum().float() for part in tensors_of(self._outputs) if part.requires_grad]
+        return torch.stack(zeros).sum()
+
+    def _check_exchange(self) -> None:
+        """Return: no exchange waits for parameters without gradients."""
 
     @torch.no_grad()
     def settle(self) -> None:

@@ -195,6 +195,14 @@ def test_a_full_disk_of_rank_0_ends_all_with_the_reason(lab):
     assert re.search(r"rank 1: error: rank 0 \(pid \d+ on .*\) failed: .* cannot be written", ended[1][2])
 
 
+def test_weights_that_drift_apart_end_the_run_before_a_state_of_them_is_saved(lab):
+    found, ended = train(lab, "drift", DROPPING, "1:3:drift")
+    assert [code for code, _, _ in ended] == [1, 1]
+    assert found.status == "FAILED"
+    assert "the weights of ranks 0 and 1 differ after step 4, first in " in found["fail_trace"][-1]
+    assert last_state(lab, "drift")["step"] == 2
+
+
 @pytest.fixture
 def full_disk(lab):
     """A full disk of its own, in the folder `disk`; skips a test that may not mount one."""

@@ -24,6 +24,7 @@ OPTIONS = {
     "backend": "gloo",
     "sync_batch_norm": False,
     "find_unused_parameters": False,
+    "check_weights": True,
     "timeout_s": 60.0,
     "shard": False,
 }
@@ -73,6 +74,20 @@ def assert_alike(theirs, mine):
     assert theirs["test"] == pytest.approx(mine["test"], rel=1e-4)
     if "predictions" in mine:
         torch.testing.assert_close(torch.tensor(theirs["predictions"]), torch.tensor(mine["predictions"]))
+
+
+def test_parameters_that_a_loss_leaves_out_are_named_or_found(by_two):
+    assert by_two["failed"]["unused"] == (
+        "ConfigError: distributed: the loss of rank 0 does not depend on 3.weight, 3.bias, so this exchange of "
+        "gradients has no end; set distributed.find_unused_parameters=True, or freeze what is never used"
+    )
+    torch.testing.assert_close(by_two["unused"], train("unused")["weights"], rtol=1e-4, atol=1e-6)
+
+
+def test_weights_that_differ_by_a_bit_end_the_training_with_the_first_parameter(by_two):
+    assert by_two["failed"]["drifting"].startswith(
+        "TrainingError: distributed: the weights of ranks 0 and 1 differ after step 1, first in 3.bias, so "
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
