@@ -255,12 +255,12 @@ def _from_datasets(datasets: Mapping[int | None, Any], where: str, dtype: str, w
             with np.errstate(over="ignore"):
                 rounded = values.astype(np.float32) if values.dtype == np.float64 else values
             total.update(rounded.tobytes() + target.tobytes())
-            if values.dtype == np.float64:
+            shapes.setdefault((values.shape, target.shape), index)
+            if values.dtype == np.float64 and len(shapes) == 1:
                 exact.update(values.tobytes() + target.tobytes())
                 rounding.add(values[None])
             targets.append(target)
             missing.append(np.count_nonzero(~np.isfinite(rounded)))
-            shapes.setdefault((values.shape, target.shape), index)
     if len(shapes) > 1:
         (one, first), (other, second) = list(shapes.items())[:2]
         raise DataError(
