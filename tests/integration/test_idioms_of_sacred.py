@@ -1,33 +1,82 @@
-"""The idioms of Sacred's public examples and guide, each under stock Sacred and under the lab, with one outcome."""
+"""The idioms of Sacred's public examples and guide, each under stock Sacred and under the lab.
+
+`@idiom` names the rows of the table in `docs/from_sacred.md` that a test stands for: it passes under both, or, if the
+row says that the idiom differs, returns another outcome under each.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import logging
+import re
+import sqlite3
 import types
 from pathlib import Path
 
 import numpy as np
+import pymongo
 import pytest
 import sacred
 from sacred.commandline_options import cli_option
-from sacred.observers import FileStorageObserver, RunObserver
-from sacred.utils import InvalidConfigError, apply_backspaces_and_linefeeds
+from sacred.observers import (
+    FileStorageObserver,
+    MongoObserver,
+    QueuedMongoObserver,
+    RunObserver,
+    SlackObserver,
+    SqlObserver,
+)
+from sacred.utils import (
+    ConfigAddedError,
+    InvalidConfigError,
+    MissingConfigError,
+    NamedConfigNotFoundError,
+    SacredError,
+    apply_backspaces_and_linefeeds,
+)
 
 import experiments
 import ingredients
 import observers
 
+# Before the fixture for all tests sets it to None.
+RECORD_TO = experiments.Experiment.__init__.__kwdefaults__["record_to"]
+PAGE = Path(__file__).parents[2] / "docs" / "from_sacred.md"
 LABS = {
     "sacred": types.SimpleNamespace(
-        Experiment=sacred.Experiment, Ingredient=sacred.Ingredient, FileStorageObserver=FileStorageObserver
+        name="sacred",
+        Experiment=sacred.Experiment,
+        Ingredient=sacred.Ingredient,
+        FileStorageObserver=FileStorageObserver,
+        MongoObserver=MongoObserver,
     ),
     "sacristan": types.SimpleNamespace(
+        name="sacristan",
         Experiment=experiments.Experiment,
         Ingredient=ingredients.Ingredient,
         FileStorageObserver=observers.FileObserver,
+        MongoObserver=observers.MongoObserver,
     ),
 }
+# Whether an idiom has one outcome under both, by its name in the table.
+IDIOMS: dict[str, bool] = {}
+
+
+def idiom(*names, sacred=None, sacristan=None):
+    """Say which rows of the table a test stands for; with two outcomes, that it returns these."""
+    differs = sacred != sacristan
+    IDIOMS.update(dict.fromkeys(names, not differs))
+
+    def decorate(test):
+        @functools.wraps(test)
+        def differing(lab, **fixtures):
+            assert test(lab=lab, **fixtures) == (sacred if lab.name == "sacred" else sacristan)
+
+        return differing if differs else test
+
+    return decorate
 
 
 @pytest.fixture(params=LABS)
@@ -55,6 +104,7 @@ def typed(ex, *words):
 # Configuration
 
 
+@idiom("`add_config` with a dict, or keywords")
 def test_entries_of_a_dict_and_keywords_reach_main(make):
     ex = make()
     ex.add_config({"tea": "green"})
@@ -64,6 +114,7 @@ def test_entries_of_a_dict_and_keywords_reach_main(make):
     assert typed(ex, "with", "tea=black", "cups=3").result == "3 black"
 
 
+@idiom("`add_config` with a file")
 def test_entries_of_a_file_reach_main(make, tmp_path):
     ex = make()
     (tmp_path / "tea.json").write_text('{"tea": "green", "pot": {"size": 3}}')
@@ -88,6 +139,7 @@ def test_entries_of_a_scope_depend_on_each_other(make):
     assert typed(ex, "with", "water=1").result == 1
 
 
+@idiom("several `@ex.config`")
 def test_scope_builds_on_the_one_before(make):
     ex = make()
 
@@ -105,6 +157,7 @@ def test_scope_builds_on_the_one_before(make):
     assert typed(ex, "with", "guests=4").result == (5, 8, "blue")
 
 
+@idiom("`@ex.named_config`, `print_named_configs`")
 def test_named_config_changes_what_follows_from_it(make, capsys):
     ex = make()
 
@@ -125,15 +178,20 @@ def test_named_config_changes_what_follows_from_it(make, capsys):
     assert "Many guests" in capsys.readouterr().out
 
 
-def test_named_config_of_a_dict_is_used_from_python(make):
+@idiom("`add_named_config` with a dict, or a file")
+def test_named_config_of_a_dict_or_file_is_used_from_python(make):
     ex = make()
     ex.add_config(guests=3)
     ex.add_named_config("party", {"guests": 30})
+    Path("feast.json").write_text('{"guests": 300}')
+    ex.add_named_config("feast", "feast.json")
     ex.main(lambda guests: guests)
+    assert typed(ex, "with", "feast").result == 300
     assert ex.run(named_configs=["party"]).result == 30
     assert ex.run(config_updates={"guests": 4}, named_configs=["party"]).result == 4
 
 
+@idiom("`@ex.config_hook`")
 def test_config_hook_changes_the_config(make):
     ex = make()
     ex.add_config(guests=3, water=None)
@@ -151,6 +209,7 @@ def test_config_hook_changes_the_config(make):
     assert typed(ex, "with", "water=7").result == (7, "brew")
 
 
+@idiom("classes and functions as settings")
 def test_class_and_function_are_entries(make):
     ex = make()
 
@@ -164,6 +223,7 @@ def test_class_and_function_are_entries(make):
     assert typed(ex).result == ({}, 2.0, 2)
 
 
+@idiom("`SETTINGS.CONFIG.READ_ONLY_CONFIG = False`")
 def test_config_is_writable_where_the_settings_say_so(make, monkeypatch):
     monkeypatch.setitem(sacred.SETTINGS.CONFIG, "READ_ONLY_CONFIG", False)
     ex = make()
@@ -181,6 +241,7 @@ def test_config_is_writable_where_the_settings_say_so(make, monkeypatch):
     assert typed(ex).result == 2
 
 
+@idiom("`raise InvalidConfigError`")
 def test_config_that_makes_no_sense_is_refused_by_the_experiment(make):
     ex = make()
     ex.add_config(guests=3, cups=2)
@@ -197,6 +258,7 @@ def test_config_that_makes_no_sense_is_refused_by_the_experiment(make):
 # Captured functions
 
 
+@idiom("`@ex.capture`, with `prefix`")
 def test_captured_function_is_filled_from_the_config_unless_told(make):
     ex = make()
     ex.add_config(tea="green", pot={"size": 3})
@@ -213,6 +275,7 @@ def test_captured_function_is_filled_from_the_config_unless_told(make):
     assert typed(ex, "with", "note=hot").result == ("green hot", "mint hot", "green sweet", 3, 9)
 
 
+@idiom("an argument that only the command line gives")
 def test_required_argument_comes_from_the_command_line(make):
     ex = make()
     pour = ex.capture(lambda cup: f"into the {cup}")
@@ -220,6 +283,7 @@ def test_required_argument_comes_from_the_command_line(make):
     assert typed(ex, "with", "cup=red").result == "into the red"
 
 
+@idiom("`_rnd`, `_seed`")
 def test_random_numbers_follow_from_the_seed_and_the_calls(make):
     ex = make()
     ex.add_config(count=1, reverse=False)
@@ -247,6 +311,7 @@ def test_random_numbers_follow_from_the_seed_and_the_calls(make):
     assert one[0] != one[1]
 
 
+@idiom("`random` and `numpy.random`, seeded by `seed`")
 def test_global_streams_are_seeded(make):
     ex = make()
     ex.add_config(seed=42)
@@ -257,6 +322,7 @@ def test_global_streams_are_seeded(make):
 # Commands
 
 
+@idiom("`@ex.command`, `unobserved`, `help`")
 def test_commands_are_run_by_name_and_explained(make, capsys):
     ex = make()
     ex.add_config(name="Ann")
@@ -286,6 +352,7 @@ def test_commands_are_run_by_name_and_explained(make, capsys):
         assert "Say good day." in capsys.readouterr().out
 
 
+@idiom("`print_config`, `save_config`")
 def test_print_config_and_save_config_show_the_config(make, capsys, tmp_path):
     ex = make()
     ex.add_config(name="Ann", pot={"size": 3})
@@ -299,6 +366,7 @@ def test_print_config_and_save_config_show_the_config(make, capsys, tmp_path):
     assert typed(ex, "with", "mine.json").result == "Bea"
 
 
+@idiom("`@ex.option_hook`, `@cli_option`")
 def test_options_of_ones_own_and_hooks_of_options(make):
     heard = []
 
@@ -357,6 +425,7 @@ def kitchen(lab):
     return kitchen
 
 
+@idiom("ingredients of ingredients, their commands and named configs")
 def test_ingredients_bring_config_functions_and_commands(make, kitchen):
     ex = make([kitchen])
 
@@ -371,6 +440,7 @@ def test_ingredients_bring_config_functions_and_commands(make, kitchen):
     assert typed(ex, "kitchen.count", "with", "kitchen.cups=3").result == ("mint", 3)
 
 
+@idiom("`pre_run_hook`, `post_run_hook`")
 def test_hooks_run_before_and_after_main(make, lab):
     done = []
     part = lab.Ingredient("part", save_git_info=False)
@@ -397,6 +467,7 @@ def test_stock_ingredient_is_part_of_an_experiment_of_either(make):
 # Logging and output
 
 
+@idiom("`ex.logger`, `_log`")
 def test_logger_of_ones_own_reaches_captured_functions(make):
     lines = []
     logger = logging.getLogger("idioms")
@@ -423,6 +494,7 @@ def test_logger_of_ones_own_reaches_captured_functions(make):
     ]
 
 
+@idiom("`captured_out_filter`")
 def test_filter_of_output_changes_what_is_kept(make, lab, tmp_path):
     ex = make()
     ex.observers.append(lab.FileStorageObserver(tmp_path / "runs"))
@@ -439,6 +511,7 @@ def test_filter_of_output_changes_what_is_kept(make, lab, tmp_path):
 # What is recorded
 
 
+@idiom("`log_scalar`, `info`", "`open_resource`, `add_artifact`, `add_source_file`")
 def test_metrics_info_files_and_sources_are_recorded(make, lab, tmp_path):
     ex = make(base_dir=tmp_path)
     ex.observers.append(lab.FileStorageObserver(tmp_path / "runs"))
@@ -476,6 +549,7 @@ def test_metrics_info_files_and_sources_are_recorded(make, lab, tmp_path):
     assert (folder / "renamed.txt").read_text() == "out"
 
 
+@idiom("`_run._metrics.get_last_metrics()`")
 def test_points_since_the_last_call_are_read_in_the_run(make):
     ex = make()
 
@@ -508,6 +582,7 @@ def test_run_that_fails_says_so(make, lab, tmp_path):
     assert "no water" in record["fail_trace"][-1]
 
 
+@idiom("your own `RunObserver`")
 def test_observer_of_ones_own_hears_of_the_run(make):
     class Listener(RunObserver):
         heard = ()
@@ -529,3 +604,307 @@ def test_observer_of_ones_own_hears_of_the_run(make):
 
     assert typed(ex)._id == "an-id"
     assert listener.heard == ("started", "brew", "green", "completed", "green")
+
+
+# Further rows of the table
+
+
+@idiom("captured methods")
+def test_captured_method_keeps_its_object(make):
+    ex = make()
+    ex.add_config(cups=2)
+
+    class Pot:
+        size = 3
+
+        @ex.capture
+        def pour(self, cups, times=1):
+            return self.size * cups * times
+
+        @staticmethod
+        @ex.capture
+        def count(cups):
+            return cups
+
+    ex.main(lambda: (Pot().pour(), Pot().pour(times=4), Pot.count()))
+    assert typed(ex, "with", "cups=5").result == (15, 60, 5)
+
+
+@idiom("an experiment as an ingredient of another")
+def test_experiment_is_part_of_another(lab, make):
+    inner = lab.Experiment("inner", save_git_info=False)
+    inner.add_config(level=1)
+    double = inner.capture(lambda level: 2 * level)
+    inner.main(lambda level: level)
+    ex = make([inner])
+    ex.main(lambda inner: (inner["level"], double()))
+    assert typed(ex, "with", "inner.level=3").result == (3, 6)
+    assert inner.run().result == 1
+
+
+@idiom("`ex.run` in a run: another experiment, or a command")
+def test_run_starts_another(lab, make):
+    inner, ex = lab.Experiment("inner", save_git_info=False), make()
+    inner.add_config(level=1)
+    inner.main(lambda level: level + 1)
+
+    @ex.command
+    def pour():
+        return "poured"
+
+    ex.main(lambda: (inner.run(config_updates={"level": 5}).result, ex.run("pour").result))
+    assert typed(ex).result == (6, "poured")
+
+
+@idiom("`ex.run` in a run, with one observer for both", sacred=1, sacristan="ConcurrentRunError")
+def test_run_starts_another_with_the_same_observer(lab, make):
+    observer = lab.FileStorageObserver("runs")
+    inner, ex = lab.Experiment("inner", save_git_info=False), make()
+    for each in inner, ex:
+        each.observers.append(observer)
+    inner.main(lambda: 1)
+    ex.main(lambda: inner.run().result)
+    return outcome_of(ex.run)
+
+
+def outcome_of(call):
+    """Return the result of a run; the name of the error, or the exit code, if it fails."""
+    try:
+        return call().result
+    except SystemExit as error:
+        return f"exit code {error.code}"
+    except Exception as error:
+        return type(error).__name__
+
+
+@idiom("`interactive=True`")
+def test_experiment_of_a_notebook_runs(lab):
+    ex = lab.Experiment("study", interactive=True, save_git_info=False)
+    ex.main(lambda: 3)
+    assert ex.run().result == 3
+
+
+@idiom("`SETTINGS.CAPTURE_MODE`")
+def test_output_is_captured_as_the_settings_say(make, monkeypatch):
+    monkeypatch.setattr(sacred.SETTINGS, "CAPTURE_MODE", "no")
+    ex = make()
+    ex.main(lambda: print("brewing"))
+    assert ex.run().captured_out == ""
+
+
+@idiom("`except ConfigAddedError`, `NamedConfigNotFoundError`, `MissingConfigError`")
+def test_errors_of_sacred_are_caught(make):
+    ex = make()
+    ex.main(lambda needed: needed)
+    with pytest.raises(ConfigAddedError):
+        ex.run(config_updates={"needed": 1, "spare": 2})
+    with pytest.raises(NamedConfigNotFoundError):
+        ex.run(named_configs=["nowhere"])
+    with pytest.raises(MissingConfigError):
+        ex.run()
+
+
+@idiom("`-c TEXT`, `-n NAME`, `-P NUMBER`, `-b SECONDS`, `-l LEVEL`, `-d`, `-D`, `-p`")
+def test_options_reach_the_run(make, capsys):
+    ex = make()
+    ex.add_config(cups=1)
+
+    @ex.main
+    def brew(_run, _log, cups):
+        meta = _run.meta_info
+        level = _log.getEffectiveLevel()
+        return meta["comment"], _run.experiment_info["name"], meta["priority"], _run.beat_interval, level, _run.debug
+
+    run = typed(ex, *["-c", "hot", "-n", "tea", "-P", "3", "-b", "7", "-l", "ERROR", "-d", "-p", "with", "cups=2"])
+    assert run.result == ("hot", "tea", 3.0, 7.0, logging.ERROR, True)
+    assert "cups = 2" in capsys.readouterr().out
+    assert typed(ex, *["-D", "-c", "x", "-P", "1"]).pdb
+
+
+@idiom("`-F FOLDER`, `-i ID`, `-u`")
+def test_options_say_where_a_run_is_recorded(make):
+    ex = make()
+    ex.main(lambda _run: _run._id)
+    assert typed(ex, "-F", "runs").result == "1"
+    assert typed(ex, "-F", "runs", "-i", "seven").result == "seven"
+    assert typed(ex, "-F", "runs", "-u").result is None
+    assert {path.name for path in Path("runs").iterdir()} >= {"1", "seven"}
+    assert not Path("runs", "2").exists()
+
+
+@pytest.fixture
+def database(lab, mongo_url):
+    """An empty database of a real server."""
+    with pymongo.MongoClient(mongo_url) as client:
+        yield client[f"idioms_{lab.name}"]
+        client.drop_database(f"idioms_{lab.name}")
+
+
+@idiom("`-m HOST:PORT:NAME`, `MongoObserver`; `-q`")
+def test_database_has_the_run(lab, make, database, mongo_url):
+    ex = make()
+    ex.add_config(cups=2)
+    ex.main(lambda _run, cups: _run.log_scalar("cups", cups, 1))
+    typed(ex, "-m", f"{mongo_url.removeprefix('mongodb://').rstrip('/')}:{database.name}", "with", "cups=3")
+    with pymongo.MongoClient(mongo_url) as client:
+        ex.observers.append(lab.MongoObserver(client=client, db_name=database.name))
+        typed(ex, "-q")
+    kept = [(run["status"], run["config"]["cups"]) for run in database.runs.find(sort=[("_id", 1)])]
+    assert kept == [("COMPLETED", 3), ("QUEUED", 2)]
+
+
+@idiom("`-q` with a `FileStorageObserver`", sacred="exit code 1", sacristan=None)
+def test_run_is_queued_in_a_folder(lab, make):
+    ex = make()
+    ex.observers.append(lab.FileStorageObserver("runs"))
+    ex.main(lambda: 1)
+    return outcome_of(lambda: typed(ex, "-q"))
+
+
+@idiom("`QueuedMongoObserver`")
+def test_queue_sends_the_run_to_the_database(make, database, mongo_url):
+    with pymongo.MongoClient(mongo_url) as client:
+        ex = make()
+        ex.observers.append(
+            QueuedMongoObserver(interval=0.01, retry_interval=0.01, client=client, db_name=database.name)
+        )
+        ex.main(lambda _run: _run.log_scalar("cups", 2, 1))
+        ex.run()
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    assert database.metrics.find_one()["values"] == [2]
+
+
+@idiom("`SqlObserver`")
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning", "ignore::sqlalchemy.exc.SAWarning")
+def test_sqlite_has_the_run(make):
+    ex = make()
+    ex.observers.append(SqlObserver("sqlite:///runs.db"))
+    ex.main(lambda: 1)
+    ex.run()
+    with contextlib.closing(sqlite3.connect("runs.db")) as connection:
+        assert connection.execute("select status, result from run").fetchall() == [("COMPLETED", 1.0)]
+
+
+@idiom("`SlackObserver`, where nobody answers")
+def test_notification_that_is_not_delivered_costs_nothing(make):
+    ex = make()
+    ex.observers.append(SlackObserver("http://127.0.0.1:1/hook"))
+    ex.main(lambda: 1)
+    assert ex.run().status == "COMPLETED"
+
+
+# Rows that differ
+
+
+@idiom("no observer", sacred=[], sacristan=["my_runs"])
+def test_run_without_an_observer(lab, make, monkeypatch):
+    monkeypatch.setitem(experiments.Experiment.__init__.__kwdefaults__, "record_to", RECORD_TO)
+    ex = make()
+    ex.main(lambda: 1)
+    ex.run()
+    return [path.name for path in Path().iterdir()]
+
+
+@idiom("the heartbeat without `-b`", sacred=10.0, sacristan=1.0)
+def test_heartbeat_by_default(lab, make):
+    ex = make()
+    ex.main(lambda _run: _run.beat_interval)
+    return ex.run().result
+
+
+@idiom("`with n=1e6`, where the default is an int", sacred="1000000.0", sacristan="1000000")
+def test_whole_float_for_an_int(lab, make):
+    ex = make()
+    ex.add_config(n=3)
+    ex.main(lambda n: repr(n))
+    return typed(ex, "with", "n=1e6").result
+
+
+@idiom("`with lr=abc`, where the default is a number", sacred="abc", sacristan="exit code 1")
+def test_word_for_a_number(lab, make):
+    ex = make()
+    ex.add_config(lr=0.1)
+    ex.main(lambda lr: lr)
+    return outcome_of(lambda: typed(ex, "with", "lr=abc"))
+
+
+@idiom("`with pot.sise=2`, a key that the dict `pot` lacks", sacred=2, sacristan="exit code 1")
+def test_unknown_key_of_a_dict(lab, make):
+    ex = make()
+    ex.add_config(pot={"size": 1})
+    ex.main(lambda pot: pot["sise"])
+    return outcome_of(lambda: typed(ex, "with", "pot.sise=2"))
+
+
+@idiom("an import in a scope", sacred=True, sacristan=False)
+def test_import_in_a_scope(lab, make):
+    ex = make()
+
+    @ex.config
+    def brewing():
+        import math
+
+        volume = math.pi
+
+    ex.main(lambda _config: "math" in _config)
+    return ex.run().result
+
+
+@idiom("the docstring of a named config", sacred=True, sacristan=False)
+def test_docstring_of_a_named_config(lab, make):
+    ex = make()
+    ex.add_config(guests=3)
+
+    @ex.named_config
+    def party():
+        """Many guests."""
+        guests = 30
+
+    ex.main(lambda _config: "__doc__" in _config)
+    return ex.run(named_configs=["party"]).result
+
+
+@idiom("a named config that takes a setting which is made later", sacred="KeyError", sacristan="ConfigError")
+def test_named_config_that_takes_what_is_not_there(lab, make):
+    ex = make()
+
+    @ex.config
+    def brewing():
+        cups = 2
+
+    @ex.named_config
+    def double(cups):
+        cups = 2 * cups
+
+    ex.main(lambda cups: cups)
+    return outcome_of(lambda: ex.run(named_configs=["double"]))
+
+
+@idiom("writing to the config in a run", sacred=(SacredError, False), sacristan=(TypeError, True))
+def test_config_is_read_only(lab, make):
+    ex = make()
+    ex.add_config(pot={"size": 1})
+
+    @ex.main
+    def brew(pot):
+        with pytest.raises((SacredError, TypeError)) as refused:
+            pot["size"] = 2
+        return refused.type, hasattr(pot, "size")
+
+    return ex.run().result
+
+
+@idiom("`log_scalar` of a text", sacred=None, sacristan="MetricError")
+def test_metric_that_is_no_number(lab, make):
+    ex = make()
+    ex.main(lambda _run: _run.log_scalar("tea", "green"))
+    return outcome_of(ex.run)
+
+
+# The page
+
+
+def test_page_has_a_row_for_each_idiom_with_its_outcome():
+    rows = re.findall(r"^\| (.+) \| (same|differs: .+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert {name: outcome == "same" for name, outcome in rows} == IDIOMS
+    assert len(rows) == len(IDIOMS) >= 30
