@@ -155,9 +155,8 @@ def test_values_of_stock_sacred_that_are_no_numbers_are_shown_copied_and_reporte
         ):
             assert main(["--store", where, *words]) == 0
             assert text in capsys.readouterr().out
-        page = (
-            TestClient(create_app(lambda: open_store(where), Policy()), base_url="http://127.0.0.1").get("/runs/1").text
-        )
+        with TestClient(create_app(lambda: open_store(where), Policy()), base_url="http://127.0.0.1") as client:
+            page = client.get("/runs/1").text
         assert "Values that are no numbers" in page
         assert "[1, 2]" in page
     finally:

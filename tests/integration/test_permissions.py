@@ -177,7 +177,7 @@ WORDS = {
 
 
 def test_every_command_that_reads_a_store_is_tried():
-    untried = {"board", "completion", "docs", "mcp", "mongod", "schema", "tokens"}
+    untried = {"board", "check", "completion", "docs", "mcp", "mongod", "schema", "tokens"}
     assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == untried
 
 
