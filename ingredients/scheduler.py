@@ -82,6 +82,9 @@ class Schedule:
 
         self.scheduler = scheduler
         self.metric = metric
+        self._optimizer = optimizer
+        # What the rates of the scheduler are multiplied by, see `slow_down`.
+        self._factor = 1.0
         self._on_plateau = isinstance(scheduler, ReduceLROnPlateau)
         self._each_step = interval == "step" and scheduler is not None
         self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
@@ -118,11 +121,11 @@ class Schedule:
         """Advance by one optimizer step."""
         if self._warmup is not None and self._warmup_left:
             self._warmup_left -= 1
-            self._warmup.step()
+            self._advance(self._warmup)
             return
         self._is_warm = True
         if self._each_step:
-            self.scheduler.step()
+            self._advance(self.scheduler)
 
     def after_epoch(self, metrics: Mapping[str, float]) -> None:
         """Advance by one epoch.
@@ -136,10 +139,21 @@ class Schedule:
         if self.scheduler is None or self._each_step or not self._is_warm:
             return
         if not self._on_plateau:
-            self.scheduler.step()
+            self._advance(self.scheduler)
         elif metrics:
             self.check(metrics)
-            self.scheduler.step(metrics[self.metric])
+            self._advance(self.scheduler, metrics[self.metric])
+
+    def _advance(self, scheduler: Any, *metric: float) -> None:
+        # Many schedulers compute a rate from the last one, so they see it without the factor.
+        self._multiply_rates(1 / self._factor)
+        scheduler.step(*metric)
+        self._multiply_rates(self._factor)
+
+    def _multiply_rates(self, factor: float) -> None:
+        if factor != 1.0:
+            for group in self._optimizer.param_groups:
+                group["lr"] *= factor
 
     def advance(self, steps: int, epochs: int) -> None:
         """Advance from the start by the steps and epochs of an earlier training; a plateau does not change.
@@ -159,14 +173,13 @@ class Schedule:
             self.after_step()
 
     def slow_down(self, factor: float) -> None:
-        """Multiply all later rates by a factor; the caller changes the current rates of the optimizer.
+        """Multiply the current rates, and all later ones, by a factor.
 
         Args:
             factor: The factor, such as 0.5.
         """
-        for each in (self.scheduler, self._warmup):
-            if each is not None and hasattr(each, "base_lrs"):
-                each.base_lrs = [rate * factor for rate in each.base_lrs]
+        self._factor *= factor
+        self._multiply_rates(factor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the scheduler and the warm-up, to resume from here."""
@@ -175,6 +188,7 @@ class Schedule:
             "warmup": self._warmup.state_dict() if self._warmup is not None else None,
             "warmup_left": self._warmup_left,
             "is_warm": self._is_warm,
+            "factor": self._factor,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,6 +203,7 @@ class Schedule:
             self._warmup.load_state_dict(state["warmup"])
         self._warmup_left = state["warmup_left"]
         self._is_warm = state.get("is_warm", not self._warmup_left)
+        self._factor = state.get("factor", 1.0)
 
 
 def build_schedule(

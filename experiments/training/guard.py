@@ -127,9 +127,7 @@ class Recovery(Callback):
             raise TrainingError(f"training.on_nan=rollback: {error}") from error
         for name, optimizer in trainer.optimizers.items():
             for group, rate in zip(optimizer.param_groups, rates[name], strict=False):
-                group["lr"] = rate
-                for entry in group.keys() & {"lr", "initial_lr", "max_lr", "min_lr"}:
-                    group[entry] = group[entry] * _SLOWER
+                group["lr"] = rate if name in trainer.schedules else rate * _SLOWER
         for schedule in trainer.schedules.values():
             schedule.slow_down(_SLOWER)
         return f"back to the weights after step {state['step']}, with half the learning rate"

@@ -41,6 +41,11 @@ def make_halving(optimizer, factor=0.5):
     return lr_scheduler.LambdaLR(optimizer, lambda epoch: factor**epoch)
 
 
+def make_sequence(optimizer):
+    first = lr_scheduler.CyclicLR(optimizer, 0.1, 1.0, step_size_up=3)
+    return lr_scheduler.SequentialLR(optimizer, [first, lr_scheduler.ExponentialLR(optimizer, 0.9)], [12])
+
+
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
     """Let this file be imported as `own`, as a user's module is."""
@@ -114,6 +119,31 @@ def test_scheduler_state_loaded_halfway_goes_on_as_without_a_break(name, interva
     again.load_state_dict(optimizer.state_dict())
     resumed.load_state_dict(schedule.state_dict())
     assert train(again, resumed, 3) == train(optimizer, schedule, 3)
+
+
+# Rates that a schedule does not go below.
+LOWEST = {
+    "CosineAnnealingLR": {"eta_min": 0.2},
+    "CosineAnnealingWarmRestarts": {"T_0": 2, "eta_min": 0.2},
+    "ReduceLROnPlateau": {"patience": 0, "factor": 0.5, "min_lr": 0.3},
+}
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 10])
+@pytest.mark.parametrize(("name", "interval"), [(None, "epoch"), *STEPPED, ("own:make_sequence", "step")])
+def test_scheduler_slowed_down_has_a_quarter_of_each_later_rate(name, interval, warmup_steps):
+    settings = {"options": LOWEST.get(name, NEEDED.get(name, {})), "interval": interval, "warmup_steps": warmup_steps}
+    whole = train(*make(name, **settings))
+    optimizer, schedule = make(name, **settings)
+    rates = train(optimizer, schedule, 2)
+    for _ in range(2):
+        schedule.slow_down(0.5)
+    again, resumed = make(name, **settings)
+    again.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    assert rates + train(again, resumed, EPOCHS - 2) == [
+        rate * (1 if step < 2 * STEPS else 0.25) for step, rate in enumerate(whole)
+    ]
 
 
 def test_scheduler_state_loaded_within_the_warmup_goes_on_with_it():

@@ -344,7 +344,27 @@ def test_skip_that_never_ends_stops_the_training(data, keeper):
         train(data, keeper, model, on_nan="skip", epochs=5)
 
 
-def test_rollback_takes_the_newest_good_weights_and_halves_the_rates(data, keeper, caplog):
+def rates_of(scheduler, count):
+    """Return the rates of steps, all of which are taken."""
+    optimizer = build_optimizer(Net(), "SGD", 0.1)
+    schedule, rates = build_schedule(optimizer, 3, 3, interval="step", **scheduler), []
+    for _ in range(count):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.after_step()
+    return rates
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {},
+        {"name": "CyclicLR", "options": {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3}},
+        {"name": "CosineAnnealingLR", "options": {"eta_min": 0.02}},
+        {"name": "OneCycleLR", "options": {"max_lr": 0.1}},
+    ],
+)
+def test_rollback_takes_the_newest_good_weights_and_halves_the_rates(data, keeper, caplog, scheduler):
     class Worse(Net):
         count = 0
 
@@ -362,16 +382,30 @@ def test_rollback_takes_the_newest_good_weights_and_halves_the_rates(data, keepe
         def after_step(self, trainer):
             self.weights[trainer.place.step] = trainer.model.head.weight.detach().clone()
 
-    look = Look()
+    look, model = Look(), Worse()
+    optimizer = build_optimizer(model, "SGD", 0.1)
+    schedule = build_schedule(optimizer, 3, 3, interval="step", **scheduler)
+    log = Log()
     with caplog.at_level(logging.WARNING):
-        _, log, result = train(
-            data, keeper, Worse(), on_nan="rollback", callbacks=[look], log_interval=1, epochs=3, lr=0.1
+        result = fit(
+            model,
+            data,
+            Classify(),
+            optimizer,
+            log=log,
+            checkpointer=keeper,
+            scheduler=schedule,
+            on_nan="rollback",
+            callbacks=[look],
+            log_interval=1,
+            epochs=3,
         )
     assert result.steps == 9
     (bad,) = [step for name, _, step in log if name == "train/nonfinite"]
     assert bad == 4
     assert torch.equal(look.weights[4], look.weights[3])
-    assert log.of("train/lr") == [0.1] * 4 + [0.05] * 5
+    rates = rates_of(scheduler, 8)
+    assert log.of("train/lr") == [*rates[:4], *(rate / 2 for rate in rates[3:])]  # no schedule counts step 4
     assert "step 4: loss or gradients are NaN or infinite; back to the weights after step 3, with half" in caplog.text
 
 
