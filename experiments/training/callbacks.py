@@ -77,6 +77,9 @@ class Callback:
     def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         """Act after each validation; `trainer.stop()` ends the training here.
 
+        With an optimizer that evaluates other weights than it trains, the model has those to evaluate during the call;
+        do not change them.
+
         Args:
             trainer: The training.
             metrics: The metrics as `val/NAME`. The callback may add those named in `metrics`, and log them itself.

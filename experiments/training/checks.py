@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
+from ingredients.config.construct import listed
 from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, LossError, ModelError
 from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 from ingredients.models.freezing import freezings_of, is_held_in_eval
-from ingredients.models.modes import evaluating
+from ingredients.models.modes import evaluating, switching
 from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from ingredients.ranks.group import Ranks, current
 
@@ -50,6 +51,7 @@ def check_parts(trainer: Trainer, monitor: Monitor, added: Sequence[str]) -> Non
     if isinstance(task, Supervised):
         _check_batch_norms(trainer.model, data)
         _warn_of_squashing(trainer.model, task.module)
+    _warn_of_statistics(trainer)
     measured = [f"val/{name}" for name in task.check(trainer.model, data, trainer.amp)]
     if measured:
         measured += added
@@ -96,6 +98,33 @@ def _warn_of_squashing(model: nn.Module, loss: nn.Module) -> None:
                 type(last).__name__,
                 type(loss).__name__,
             )
+
+
+def _warn_of_statistics(trainer: Trainer) -> None:
+    """Warn of statistics of BatchNorm that are not those of the weights, or the samples, that are evaluated."""
+    norms = {
+        f"{type(module).__name__} ({name})": module.running_mean is not None
+        for name, module in trainer.model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not is_held_in_eval(module)
+    }
+    kept, without = (
+        [name for name, keeps in norms.items() if keeps],
+        [name for name, keeps in norms.items() if not keeps],
+    )
+    for optimizer in switching(trainer.optimizers.values()) if kept else ():
+        _log.warning(
+            "optimizer: %s evaluates other weights than it trains, and the statistics of %s are those of the trained "
+            "ones, so metrics may be worse than the weights are; GroupNorm and LayerNorm have no statistics",
+            type(optimizer).__name__,
+            listed(kept, 3),
+        )
+    if without:
+        _log.warning(
+            "model: BatchNorm without running statistics (%s) normalises by the batch in evaluation, too, so metrics "
+            "and predictions depend on which samples share a batch; leave track_running_stats=False out, or use "
+            "GroupNorm",
+            listed(without, 3),
+        )
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:
@@ -177,6 +206,9 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         reasons |= {
             "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
             "distributed.shard splits what training.average averages": average is not None,
+            f"distributed.shard splits weights, and {type(optimizer).__name__} evaluates others than it trains": bool(
+                switching([optimizer])
+            ),
             "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
             "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
                 map(is_held_in_eval, trainer.model.modules())

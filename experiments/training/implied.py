@@ -14,7 +14,7 @@ from experiments.training.callbacks import Callback
 from ingredients.config.seed import look_stream
 from ingredients.errors import ConfigError
 from ingredients.models.freezing import Freezing, freezings_of, is_held_in_eval
-from ingredients.models.modes import evaluating
+from ingredients.models.modes import evaluating, switching
 from ingredients.training import check_average
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Averaging(Callback):
         self._loaded: Mapping[str, Any] = {}
 
     def start(self, trainer: Trainer) -> None:
+        for optimizer in switching(trainer.optimizers.values()):
+            raise ConfigError(
+                f"training.average: got {self._kind!r}, but {type(optimizer).__name__} evaluates its own average; "
+                "leave training.average out"
+            )
         if not trainer.data.val.num_samples:
             raise ConfigError(
                 "training.average: there is no validation part to choose the best average by; set data.val_fraction "

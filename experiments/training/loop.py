@@ -35,6 +35,7 @@ from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
+from ingredients.models.modes import evaluation_weights, switching
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import ALONE, Ranks
 from ingredients.scheduler import Schedule
@@ -159,6 +160,8 @@ def fit(
     with look_stream():
         check_parts(trainer, best, everyone.metrics)
     parts = _parts_of(trainer, best, everyone)
+    for each in switching(trainer.optimizers.values()):
+        each.train()
     replay_if_asked(trainer, parts, everyone, checkpointer)
     session = _Session(
         trainer,
@@ -266,6 +269,8 @@ class _Session:
                 self._end(epoch, metrics)
                 progress.epoch(epoch, metrics)
             self.guard.check_weights()
+            for each in switching(trainer.optimizers.values()):
+                each.eval()
             callbacks.end(trainer)
 
     def _progress(self) -> Progress:
@@ -364,14 +369,16 @@ class _Session:
             callbacks.after_epoch(trainer)
         if not (self._is_validated(epoch) or place.stopped):
             return {}
-        with self.keeper.saving_if_stopped(self._save):
+        optimizers = trainer.optimizers.values()
+        with self.keeper.saving_if_stopped(self._save), evaluation_weights(optimizers):
             measured = evaluate(
                 trainer.evaluated, trainer.data.val, trainer.task, trainer.amp, inference_mode=self.inference_mode
             )
         metrics = {f"val/{name}": value for name, value in measured.items()}
         for name, value in metrics.items():
             trainer.log(name, value, place.step)
-        callbacks.after_validation(trainer, metrics)
+        with evaluation_weights(optimizers):
+            callbacks.after_validation(trainer, metrics)
         trainer.clear_gradients()
         return metrics
 

@@ -30,6 +30,7 @@ from ingredients.checkpoints.training_state import (
     resume,
     snapshot,
     state_of,
+    weights_of,
 )
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
@@ -336,7 +337,7 @@ class Checkpointer:
             self.wait()
             if check is not None:
                 check()
-            state = self._state(place, parts) if last else self._weights(parts)
+            state = self._state(place, parts) if last else weights_of(parts)
             if last and not is_regular:
                 state["interim"] = True
             self._start_writing(state, place, parts.get("model"), best, evaluated, last=last)
@@ -387,9 +388,6 @@ class Checkpointer:
         of_record = {} if self.record is None else {"position": self.record.position()}
         data = {"data": data_fingerprint(self.record)}
         return of_all_ranks({**capture(place, parts), **of_record, **data, **self._of_run()}, self._ranks)
-
-    def _weights(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: state_of(parts[name]) for name in ("model", "loss") if parts.get(name) is not None}
 
     def _of_run(self) -> dict[str, Any]:
         """Return the entries about the run in each of its checkpoints."""

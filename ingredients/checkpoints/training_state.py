@@ -5,11 +5,15 @@
 Weights and momenta are the same on all ranks. Random streams, and the losses since the last logged one, are not; a
 state has them as `ranks`, one entry for each. Its top-level streams are those of rank 0, its top-level losses the means
 over ranks, so a single process reads it like any other state.
+
+If an optimizer evaluates other weights than it trains, those of `model` and `loss` are the ones to evaluate, as in each
+checkpoint; `trained` holds the others by name.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import json
 import logging
@@ -26,6 +30,7 @@ from ingredients.checkpoints.files import check_weights
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
+from ingredients.models.modes import evaluation_weights, switching
 from ingredients.ranks.group import Ranks
 from observers.file.sacred_form import plain
 
@@ -41,6 +46,7 @@ __all__ = [
     "resume",
     "snapshot",
     "state_of",
+    "weights_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -108,13 +114,47 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         The states by the names of the parts, the entries of the place, and `streams`; independent of later steps.
     """
-    states = {name: None if part is None else state_of(part) for name, part in parts.items()}
-    names = {id(parameter): name for name, parameter in _parameters(parts).items()}
+    weights = weights_of(parts)
+    states = {
+        name: weights[name] if name in weights else None if part is None else state_of(part)
+        for name, part in parts.items()
+    }
+    trained = {name: snapshot(weight) for name, weight in _switched(parts).items()}
+    names = _names(parts)
     for name, state in states.items():
         if name.partition(".")[0] == "optimizer" and state is not None:
             _name_groups(state["param_groups"], parts[name].param_groups, names)
     far = {**vars(place), "losses": snapshot(place.losses), "scalars": snapshot(place.scalars)}
-    return {**states, **far, "streams": global_states()}
+    return {**states, **({"trained": trained} if trained else {}), **far, "streams": global_states()}
+
+
+def weights_of(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of the weights to evaluate: the states of `model` and `loss`.
+
+    Args:
+        parts: As given to `capture`.
+    """
+    with evaluation_weights(_optimizers(parts)):
+        return {name: state_of(parts[name]) for name in ("model", "loss") if parts.get(name) is not None}
+
+
+def _optimizers(parts: Mapping[str, Any]) -> list[Any]:
+    return [part for name, part in parts.items() if name.partition(".")[0] == "optimizer" and part is not None]
+
+
+def _switched(parts: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters that have other values in evaluation, by name."""
+    held = {id(weight) for each in switching(_optimizers(parts)) for g in each.param_groups for weight in g["params"]}
+    return {name: weight for name, weight in _parameters(parts).items() if id(weight) in held} if held else {}
+
+
+@torch.no_grad()
+def _load_trained(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Load the weights to train where `model` and `loss` hold those to evaluate."""
+    kept = state.get("trained", {})
+    for name, weight in _switched(parts).items():
+        if name in kept:
+            weight.copy_(kept[name])
 
 
 def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -126,6 +166,10 @@ def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
         if module is not None
         for name, parameter in module.named_parameters()
     }
+
+
+def _names(parts: Mapping[str, Any]) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in _parameters(parts).items()}
 
 
 def _name_groups(saved: list[dict[str, Any]], groups: list[dict[str, Any]], names: Mapping[int, str]) -> None:
@@ -194,6 +238,7 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
             _load(part, state[name], name, path)
         elif part is not None and name == "callbacks":
             _log.warning("%s holds no callbacks: those of this training start from the beginning", path)
+    _load_trained(parts, state)
     set_global_states(state["streams"])
     return _place_of(state, parts)
 
@@ -245,6 +290,8 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
             _branch_callbacks(part, state.get(name), path)
         elif kind not in ("model", "scheduler") and part is not None and kept.get(name, True):
             _load(part, state[name], name, path)
+    if not differ(saved, config, "optimizer.name"):
+        _load_trained(parts, state)
     return place
 
 
@@ -294,7 +341,7 @@ def _branch_rates(
     if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name differs from that in %s: the optimizer starts without momenta", path)
     elif is_changed:
-        _load(optimizer, _regrouped(state[name], optimizer.state_dict()["param_groups"]), name, path)
+        _load(optimizer, _regrouped(state[name], optimizer, parts), name, path)
     else:
         _add_groups(optimizer, state[name], parts)
         _load(optimizer, state[name], name, path)
@@ -309,10 +356,19 @@ def _branch_rates(
         _load(schedule, state[of_schedule], of_schedule, path)
 
 
-def _regrouped(state: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+def _regrouped(state: Mapping[str, Any], optimizer: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of an optimizer for other groups; the state of a parameter follows its name."""
+    groups = optimizer.state_dict()["param_groups"]
+    _name_groups(groups, optimizer.param_groups, _names(parts))
     numbers, names = _by_name(state["param_groups"]), _by_name(groups)
     kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
+    # Entries of a group that are no settings, such as the number of steps of schedule-free optimizers, continue.
+    counted = getattr(optimizer, "defaults", {}).keys() - inspect.signature(type(optimizer)).parameters.keys()
+    before = {number: group for group in state["param_groups"] for number in group["params"]}
+    for name, number in numbers.items():
+        for group in groups:
+            if names.get(name) in group["params"]:
+                group.update({key: before[number][key] for key in counted & before[number].keys()})
     return {"state": kept, "param_groups": groups}
 
 

@@ -1,13 +1,15 @@
-"""The mode of modules: training or evaluation."""
+"""The mode of modules, and of optimizers that evaluate other weights than they train: training or evaluation."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+import torch
 from torch import nn
 
-__all__ = ["evaluating"]
+__all__ = ["evaluating", "evaluation_weights", "switching"]
 
 
 @contextlib.contextmanager
@@ -26,3 +28,34 @@ def evaluating(*roots: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def switching(optimizers: Iterable[Any]) -> list[Any]:
+    """Return the optimizers with methods `train` and `eval`, which switch between two sets of weights.
+
+    Source: Defazio et al., The Road Less Scheduled, https://arxiv.org/abs/2405.15682
+    """
+    return [each for each in optimizers if all(callable(getattr(each, name, None)) for name in ("train", "eval"))]
+
+
+@contextlib.contextmanager
+def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
+    """Let a model have the weights to evaluate inside the block, then those to train again, bit for bit.
+
+    Args:
+        optimizers: Those of the model, in training mode; others than `switching` ones change nothing.
+    """
+    modal = switching(optimizers)
+    weights = [weight for each in modal for group in each.param_groups for weight in group["params"]]
+    with torch.no_grad():
+        kept = [weight.clone() for weight in weights]
+        for each in modal:
+            each.eval()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for each in modal:
+                each.train()
+            for weight, value in zip(weights, kept, strict=True):
+                weight.copy_(value)  # the way back is rounded

@@ -25,7 +25,7 @@ from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Batches
 from ingredients.errors import OptimizerError
 from ingredients.losses.building import Loss
-from ingredients.models.modes import evaluating
+from ingredients.models.modes import evaluating, switching
 from ingredients.precision.mixed_precision import MixedPrecision, recomputes_loss, with_shares
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
@@ -169,6 +169,8 @@ def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, am
     parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
     kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
     try:
+        for each in switching([optimizer]):
+            each.train()
         with evaluating(model):
             yield
     finally:

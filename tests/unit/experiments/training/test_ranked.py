@@ -16,6 +16,7 @@ from ingredients.losses.building import Loss
 from ingredients.ranks import group
 from ingredients.ranks.group import Ranks
 from ingredients.ranks.world import World
+from tests.optimizers import ScheduleFreeSGD
 from tests.ranked_cases import CASES, train, train_further, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all
 
@@ -197,6 +198,10 @@ CANNOT = {
     "Remembering keeps a state": {"loss": Remembering()},
     "training.average=swa measures batches of one process": {"average": "swa"},
     "distributed.shard splits what training.average averages": {"options": SHARDED, "average": "ema"},
+    "distributed.shard splits weights, and ScheduleFreeSGD evaluates others than it trains": {
+        "options": SHARDED,
+        "optimizer": ScheduleFreeSGD(nn.Linear(4, 3).parameters()),
+    },
 }
 
 
