@@ -30,6 +30,7 @@ from ingredients.checkpoints.training_state import (
     resume,
     snapshot,
     state_of,
+    warn_of_unsaved,
     weights_of,
 )
 from ingredients.datasets.fitted import Preparation
@@ -159,6 +160,8 @@ class Checkpointer:
         self._ranks = ALONE
         # The module of the loss, if training changes it.
         self._loss: nn.Module | None = None
+        # Whether momenta that states lack were looked for.
+        self._has_looked = False
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -385,6 +388,9 @@ class Checkpointer:
         self._saved_step = state["step"]
 
     def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
+        if place.step and self._ranks.is_first and not self._has_looked:
+            self._has_looked = True
+            warn_of_unsaved(parts)
         of_record = {} if self.record is None else {"position": self.record.position()}
         data = {"data": data_fingerprint(self.record)}
         return of_all_ranks({**capture(place, parts), **of_record, **data, **self._of_run()}, self._ranks)

@@ -13,8 +13,6 @@ checkpoint; `trained` holds the others by name.
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import itertools
 import json
 import logging
 import warnings
@@ -27,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ingredients.checkpoints.files import check_weights
+from ingredients.checkpoints.optimizer_state import add_groups, name_groups, regrouped, sharing, unsaved, with_names
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
@@ -46,6 +45,7 @@ __all__ = [
     "resume",
     "snapshot",
     "state_of",
+    "warn_of_unsaved",
     "weights_of",
 ]
 
@@ -120,12 +120,29 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         for name, part in parts.items()
     }
     trained = {name: snapshot(weight) for name, weight in _switched(parts).items()}
-    names = _names(parts)
+    known = _parameters(parts)
     for name, state in states.items():
         if name.partition(".")[0] == "optimizer" and state is not None:
-            _name_groups(state["param_groups"], parts[name].param_groups, names)
+            name_groups(state["param_groups"], parts[name], known)
     far = {**vars(place), "losses": snapshot(place.losses), "scalars": snapshot(place.scalars)}
     return {**states, **({"trained": trained} if trained else {}), **far, "streams": global_states()}
+
+
+def warn_of_unsaved(parts: Mapping[str, Any]) -> None:
+    """Warn of momenta that a resumed training would lack.
+
+    Args:
+        parts: As given to `capture`, after a step.
+    """
+    for optimizer in _optimizers(parts):
+        lacking = unsaved(optimizer)
+        if lacking:
+            _log.warning(
+                "optimizer: the state_dict of %s lacks the tensors in %s, and so do checkpoints: unless each step "
+                "computes them again, a resumed training differs; let state_dict return and load_state_dict load them",
+                type(optimizer).__name__,
+                ", ".join(lacking),
+            )
 
 
 def weights_of(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,29 +183,6 @@ def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
         if module is not None
         for name, parameter in module.named_parameters()
     }
-
-
-def _names(parts: Mapping[str, Any]) -> dict[int, str]:
-    return {id(parameter): name for name, parameter in _parameters(parts).items()}
-
-
-def _name_groups(saved: list[dict[str, Any]], groups: list[dict[str, Any]], names: Mapping[int, str]) -> None:
-    """Add the names of their parameters to saved groups of an optimizer that lack them."""
-    for kept, group in zip(saved, groups, strict=True):
-        own = [names.get(id(parameter)) for parameter in group["params"]]
-        if "names" not in kept and "param_names" not in kept and None not in own:
-            kept["names"] = own
-
-
-def _add_groups(optimizer: Any, saved: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
-    """Add to a new optimizer the groups that callbacks had added to the saved one."""
-    later = saved["param_groups"][len(optimizer.param_groups) :]
-    known = _parameters(parts)
-    for group in later:
-        names = group.get("names", group.get("param_names"))
-        if not names or not known.keys() >= set(names):
-            return  # loading says that the groups differ
-        optimizer.add_param_group({**group, "params": [known[name] for name in names]})
 
 
 def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
@@ -234,7 +228,7 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
     for name, part in parts.items():
         if part is not None and state.get(name) is not None:
             if name.partition(".")[0] == "optimizer":
-                _add_groups(part, state[name], parts)
+                add_groups(part, state[name], _parameters(parts))
             _load(part, state[name], name, path)
         elif part is not None and name == "callbacks":
             _log.warning("%s holds no callbacks: those of this training start from the beginning", path)
@@ -341,9 +335,9 @@ def _branch_rates(
     if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name differs from that in %s: the optimizer starts without momenta", path)
     elif is_changed:
-        _load(optimizer, _regrouped(state[name], optimizer, parts), name, path)
+        _load(optimizer, regrouped(state[name], optimizer, _parameters(parts)), name, path)
     else:
-        _add_groups(optimizer, state[name], parts)
+        add_groups(optimizer, state[name], _parameters(parts))
         _load(optimizer, state[name], name, path)
     if schedule is None:
         return
@@ -354,33 +348,6 @@ def _branch_rates(
             schedule.advance(place.step, place.epoch)
     else:
         _load(schedule, state[of_schedule], of_schedule, path)
-
-
-def _regrouped(state: Mapping[str, Any], optimizer: Any, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of an optimizer for other groups; the state of a parameter follows its name."""
-    groups = optimizer.state_dict()["param_groups"]
-    _name_groups(groups, optimizer.param_groups, _names(parts))
-    numbers, names = _by_name(state["param_groups"]), _by_name(groups)
-    kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
-    # Entries of a group that are no settings, such as the number of steps of schedule-free optimizers, continue.
-    counted = getattr(optimizer, "defaults", {}).keys() - inspect.signature(type(optimizer)).parameters.keys()
-    before = {number: group for group in state["param_groups"] for number in group["params"]}
-    for name, number in numbers.items():
-        for group in groups:
-            if names.get(name) in group["params"]:
-                group.update({key: before[number][key] for key in counted & before[number].keys()})
-    return {"state": kept, "param_groups": groups}
-
-
-def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
-    """Return the numbers of parameters by name; those without one are counted."""
-    numbers: dict[str, int] = {}
-    unnamed = itertools.count()
-    for group in groups:
-        names = group.get("names", group.get("param_names")) or ()
-        for place, number in enumerate(group["params"]):
-            numbers[names[place] if place < len(names) else f"(unnamed {next(unnamed)})"] = number
-    return numbers
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
@@ -401,22 +368,11 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
         if isinstance(part, nn.Module):
             load_plain_state_dict(part, state)
         else:
-            part.load_state_dict(_with_names(state, part))
+            with sharing(part):
+                part.load_state_dict(with_names(state, part))
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(f"{path}: its {name} does not fit this training ({reason})") from error
-
-
-def _with_names(state: Any, part: Any) -> Any:
-    """Return the state of an optimizer with `names` in its groups; earlier versions used torch's `param_names`."""
-    groups = getattr(part, "param_groups", None)
-    if not groups or "names" not in groups[0] or not isinstance(state, Mapping):
-        return state
-    renamed = [
-        {"names" if key == "param_names" else key: value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return {**state, "param_groups": renamed}
 
 
 def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
