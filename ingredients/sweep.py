@@ -83,6 +83,8 @@ def config() -> None:
     reseed: int | None = None
     # how often a point is retried when its run or its agent was killed
     retries = 3
+    # when a sweep is continued: run its failed points again, such as after their bug is fixed
+    retry_failed = False
     # time limit of a trial's run in seconds; a longer run is ended and its trial fails; None for no limit
     trial_timeout_s: float | None = None
     # also run points with the parameters of a finished one
@@ -113,7 +115,7 @@ def check_config(config: Map) -> None:
 
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
-    """Start a sweep with agents; the same command again continues where it stopped."""
+    """Start a sweep with agents; the same command again continues where it stopped, another one extends the search."""
     check_config(_config)
     with _errors():
         from runs.sweeps.agents.commands import run_sweep
@@ -121,7 +123,7 @@ def run(_config: Map, _run: Any) -> Any:
         place, spec = _place(_run), _spec(_config)
         definition, means = _definition(_config, _run, spec), _means(_config, _run, place, spec, {})
         engine, check = _engine(_config), _run.check_settings
-        status = run_sweep(place, spec, definition, means, _workers(_config), engine, check)
+        status = run_sweep(place, spec, definition, means, _workers(_config), engine, check, _config.retry_failed)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
@@ -292,10 +294,10 @@ def _id(config: Map) -> str:
 
 def _spec_of(place: Place, id: str) -> Spec:
     """Return the spec of a sweep that was started elsewhere."""
-    from runs.sweeps.spec.spec import read_spec
+    from runs.sweeps.spec.spec import spec_of
 
     with contextlib.closing(place.home(id)) as home:
-        return read_spec(home.definition().spec)
+        return spec_of(home.definition())
 
 
 def _workers(config: Map) -> list[dict[str, str]]:

@@ -39,8 +39,8 @@ class Trial:
 
     Args:
         line: The socket to the agent.
-        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes` and `asks`, or
-            nothing of a queue.
+        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes`, `asks`, and the
+            `version` of an extended sweep; or nothing of a queue.
 
     Attributes:
         metric: Name of the metric that is reported; None if none is.
@@ -54,6 +54,8 @@ class Trial:
         self.goals: dict[str, str] = given.get("goals") or {}
         if given.get("sweep") is not None:
             self.note = {"id": given["sweep"], **{name: given.get(name) for name in ("trial", "attempt", "parameters")}}
+            if "version" in given:
+                self.note["version"] = given["version"]
         self._prunes, self._asks = bool(given.get("prunes")), bool(given.get("asks"))
         self._line: socket.socket | None = line
         self._lock = threading.Lock()

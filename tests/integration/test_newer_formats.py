@@ -122,7 +122,7 @@ def test_artifact_of_a_newer_format_is_refused(folder):
 def test_sweep_of_a_newer_format_is_refused(tmp_path):
     home = FolderHome(tmp_path, "lr")
     home.folder.mkdir(parents=True)
-    (home.folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-2"}))
-    reason = "its format is 'sacristan-sweep-2', this version reads sacristan-sweep-1; use the version of the lab that"
+    (home.folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-3"}))
+    reason = "its format is 'sacristan-sweep-3', this version reads up to sacristan-sweep-2; use the version of the lab"
     with pytest.raises(SweepError, match=reason):
         home.definition()

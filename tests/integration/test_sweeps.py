@@ -205,17 +205,17 @@ def test_agents_go_on_when_the_count_is_raised_while_they_run(sweep):
     grid = sweep(count=1)
     agent = grid.agent()
     point, _ = agent.next()
-    grid.home.replace(dataclasses.replace(grid.definition, count=2))
+    assert grid.home.replace(dataclasses.replace(grid.definition, count=2), grid.home.definition())
     watcher = Watcher(grid.home)
     agent.study.finish(point.number, "COMPLETE", [1.0])
     second, _ = agent.next()
     agent.study.finish(second.number, "COMPLETE", [1.0])
     assert (second.number, agent.next()) == (1, None)
     assert watcher.look().limit == 2
-    grid.home.replace(dataclasses.replace(grid.definition, count=3))
+    assert grid.home.replace(dataclasses.replace(grid.definition, count=3), grid.home.definition())
     assert watcher.look().limit == 3
     capped = read_spec({**GRID, "run_cap": 2}).document
-    grid.home.replace(dataclasses.replace(grid.definition, count=3, spec=capped))
+    assert grid.home.replace(dataclasses.replace(grid.definition, count=3, spec=capped), grid.home.definition())
     assert watcher.look().limit == 2
 
 
@@ -825,9 +825,9 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
 
     assert take_up(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
     assert Watcher(capped.home).look().limit == 2
-    with pytest.raises(SweepError, match="got 's', which is a sweep with another spec; choose"):
+    with pytest.raises(SweepError, match="got 's', a sweep with the method 'grid', not 'random'; keep that"):
         take_up(capped.home, asking(method="random"))
-    with pytest.raises(SweepError, match="got 's', which is a sweep with other settings; choose"):
+    with pytest.raises(SweepError, match="the settings for all runs 'none', not 'epochs=9'; keep that"):
         take_up(capped.home, dataclasses.replace(capped.definition, settings=["epochs=9"]))
 
 

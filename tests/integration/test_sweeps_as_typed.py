@@ -48,7 +48,7 @@ def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
     assert command(*words, "sweep.count=1", cwd=tmp_path).returncode == 0
     home = place.home("s")
     definition = dataclasses.replace(home.definition(), count=None)
-    home.replace(definition)
+    assert home.replace(definition, home.definition())
     home.beat("other")
     assert home.claims(1, "other").add(0)
     study = Study(home, definition, read_spec(definition.spec))

@@ -7,7 +7,6 @@ agent claims the point that a dead one left, and resumes its run from the newest
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -19,7 +18,7 @@ from collections.abc import Sequence
 from runs.errors import RunsError
 from runs.stores.opening import open_store
 from runs.sweeps.agents.trials import Means, Outcome, Trial, Workplace
-from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.spec.spec import spec_of
 from runs.sweeps.study.home import BEAT_S, Home
 from runs.sweeps.study.study import Point, Study
 from runs.work.warm import WarmPython
@@ -56,15 +55,10 @@ class Agent(Source):
     def __init__(self, home: Home, means: Means, warm: WarmPython | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
         self._home, self._means, self._warm = home, means, warm
-        self._definition = home.definition()
-        if means.lab is not None:
-            self._definition = self._definition.located(means.lab)
-        self._spec = read_spec(self._definition.spec)
-        self.study = Study(home, self._definition, self._spec)
+        definition = home.definition()
+        self._located = definition if means.lab is None else definition.located(means.lab)
+        self.study = Study(home, definition, spec_of(definition))
         self._store = open_store(means.base, create=True)
-        self._workplace = Workplace(
-            self.name, home, self._definition, self._spec, self.study, self._store, means, self.beat
-        )
         self._following: Trial | None = None
         self._num_done = 0
         self._first_free = 0
@@ -95,7 +89,7 @@ class Agent(Source):
                 following = self.next()
                 if following is None:
                     return None
-                trial = Trial(self._workplace, *following, self._settle)
+                trial = Trial(self._workplace(), *following, self._settle)
             with trial.giving_back():
                 outcome = trial.prepare()
                 if outcome is None:
@@ -110,6 +104,12 @@ class Agent(Source):
     def hurry(self) -> None:
         self._home.hurry()
 
+    def _workplace(self) -> Workplace:
+        """Return the sweep as it is by now, with its sources where they were when this agent was started."""
+        return Workplace(
+            self.name, self._home, self._located, self.study.spec, self.study, self._store, self._means, self.beat
+        )
+
     # ------------------------------------------------------------------ which point
 
     def next(self) -> tuple[Point, int] | None:
@@ -120,6 +120,7 @@ class Agent(Source):
         """
         while not self._home.is_stopped and not self._means.is_late:
             self.beat()
+            self.study.renew()
             if not self.study.draws_alone:
                 self.study.progress()
             if time.monotonic() - self._last_look > self._look_s:
@@ -129,8 +130,8 @@ class Agent(Source):
                     return left
             number = self._new()
             if number is None:
-                left = self._left()
-                if left is None and self._has_grown():
+                limit, left = self._limit, self._left()
+                if left is None and self.study.renew() and self._limit > limit:
                     continue
                 return left
             point = self.study.take(number)
@@ -143,14 +144,8 @@ class Agent(Source):
     @property
     def _limit(self) -> float:
         """Most points that the sweep tries."""
-        limit = self._spec.limit(self._definition.count)
+        limit = self.study.spec.limit(self.study.definition.count)
         return math.inf if limit is None else limit
-
-    def _has_grown(self) -> bool:
-        """Tell whether the sweep may try more points than when this agent looked last."""
-        before = self._limit
-        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
-        return self._limit > before
 
     def _new(self) -> int | None:
         """Claim a point that nobody has claimed, and return its number; None if there is none."""
@@ -206,7 +201,7 @@ class Agent(Source):
             if (known is not None and known.is_finished) or not self._claim(number, last + 1):
                 continue
             point = self.study.take(number)
-            kills = last + 1 - point.times_given_back
+            kills = point.num_kills(last + 1)
             if kills <= self._means.retries:
                 return point, last + 1
             reason = f"its run was killed {kills} times; python -m runs ls --sweep {self._home.id}"
@@ -218,14 +213,14 @@ class Agent(Source):
     def _settle(self, trial: Trial, outcome: Outcome) -> None:
         """Note what came of a trial, or let another attempt or the next seed follow it."""
         point, attempt = trial.point, trial.attempt
-        if outcome.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
+        if outcome.state == "KILLED" and point.num_kills(attempt) < self._means.retries:
             if self._claim(point.number, attempt + 1):
                 self._following = trial.following(attempt + 1, trial.outcomes)
             return
         if outcome.state == "LOST":
             return
         outcomes = [*trial.outcomes, outcome]
-        if outcome.state == "COMPLETE" and len(outcomes) < self._spec.seeds:
+        if outcome.state == "COMPLETE" and len(outcomes) < self.study.spec.seeds:
             self._following = trial.following(attempt, outcomes)
             return
         self._finish(point, outcomes)
@@ -264,7 +259,7 @@ class Agent(Source):
 
     def _is_reached(self, ended: Point) -> bool:
         """Tell whether a point is as good as the spec asks for."""
-        return ended.state == "COMPLETE" and self._spec.is_reached(ended.values)
+        return ended.state == "COMPLETE" and self.study.spec.is_reached(ended.values)
 
 
 def _means(outcomes: Sequence[Outcome]) -> tuple[list[float], dict[str, float]]:

@@ -14,7 +14,7 @@ from runs.sweeps.agents.finals import best_on_fresh_seeds
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.continuing import join, take_up
+from runs.sweeps.study.continuing import join, retry_failed, take_up
 from runs.sweeps.study.own_storage import check_storage
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.points import representative
@@ -33,8 +33,9 @@ def run_sweep(
     workers: Sequence[dict[str, str]],
     engine: Engine,
     check_settings: Callable[[Sequence[str], Mapping[str, Any]], object],
+    retries_failed: bool = False,
 ) -> Status:
-    """Start a sweep, or continue it, and run agents until it is done.
+    """Start a sweep, continue or extend it, and run agents until it is done.
 
     Args:
         place: Where sweeps are kept.
@@ -44,6 +45,7 @@ def run_sweep(
         workers: For each agent, variables to set for its runs.
         engine: Where the agents run.
         check_settings: Checks settings of a point, given those of all runs, before the first trial.
+        retries_failed: Whether agents run points again that failed earlier.
 
     Returns:
         The status of the sweep after the last agent has ended.
@@ -62,7 +64,7 @@ def run_sweep(
     for settings in representative(spec):
         check_settings(definition.settings, settings)
     check_storage(definition)  # before anything is written
-    definition = _created(place, definition)
+    definition = _created(place, definition, retries_failed)
     log = _log(place, definition.id)
     try:
         status = engine.run(place, definition, means, workers, log)
@@ -78,12 +80,14 @@ def run_sweep(
     return status
 
 
-def _created(place: Place, definition: Definition) -> Definition:
+def _created(place: Place, definition: Definition, retries_failed: bool) -> Definition:
     """Write a sweep down, or take up one that is there; return its definition."""
     with contextlib.closing(place.home(definition.id)) as home:
         if not home.create(definition):
             definition, notes = take_up(home, definition)
             _note(notes)
+            if retries_failed:
+                _note(retry_failed(home, definition))
             home.stop(False)
         say(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}")
     return definition

@@ -14,6 +14,7 @@ from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.finalists import CONFIDENCE, Finalist, choose_finalists, fresh_seeds, judge
 from runs.sweeps.spec.objectives import Objective
+from runs.sweeps.study.continuing import take_up
 from runs.sweeps.study.place import Place
 from runs.sweeps.views.status import Watcher, say
 
@@ -73,8 +74,8 @@ def _values(
 ) -> dict[int, float]:
     """Run the final of one trial, and return the values of the objective by seed."""
     with contextlib.closing(place.home(final.id)) as home:
-        if not home.create(final):  # perhaps with fewer seeds
-            home.replace(final)
+        if not home.create(final):  # perhaps with other seeds
+            take_up(home, final)
     number, seeds = final.id.rpartition("-")[2], final.spec["parameters"]["seed"]["values"]
     say(f"trial {number} on {len(seeds)} fresh seeds: python -m runs ls --sweep {final.id}")
     points = supervise(place, final.id, means, workers, log).points.values()
@@ -99,4 +100,6 @@ def _final_sweep(
         "metric": {"name": objective.name, "goal": objective.goal},
         "parameters": {**fixed, "seed": {"values": list(seeds)}},
     }
-    return dataclasses.replace(definition, id=f"{definition.id}-final-{number}", spec=document, count=None)
+    return dataclasses.replace(
+        definition, id=f"{definition.id}-final-{number}", spec=document, count=None, earlier=(), has_retried=False
+    )

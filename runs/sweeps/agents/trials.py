@@ -145,6 +145,8 @@ class Trial(Task):
             "goals": {base_metric(objective.name): objective.goal[:3] for objective in spec.objectives},
             "prunes": workplace.study.prunes,
         }
+        if point.version > 1:
+            self.trial["version"] = point.version
 
     def following(self, attempt: int, outcomes: Sequence[Outcome]) -> Trial:
         """Return the trial of the same point that follows this one.
@@ -174,7 +176,10 @@ class Trial(Task):
         if earlier is not None:
             earlier = self._settled(earlier)
             if earlier.status in _ENDED:
-                return self._judged(earlier)
+                outcome = self._judged(earlier)
+                if outcome.state != "FAIL" or (earlier.get("meta.sweep.attempt") or 0) >= self.point.first_attempt:
+                    return outcome
+                earlier = None  # it failed before its point was given to agents again
         self.launch = self._launch(earlier)
         return None
 

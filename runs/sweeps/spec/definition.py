@@ -13,12 +13,15 @@ from runs.errors import SweepError
 
 __all__ = ["Definition", "lasting"]
 
-FORMAT = "sacristan-sweep-1"
+# A sweep that was extended, or whose failed points run again, has the second one.
+FORMATS = ("sacristan-sweep-1", "sacristan-sweep-2")
 
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
     """The facts about a sweep that every agent needs. The question that the sweep asks never changes.
+
+    An extension replaces `spec`, and keeps the one before, so that points of each version can be read.
 
     Attributes:
         id: Its name: letters and digits.
@@ -34,6 +37,8 @@ class Definition:
         count: Maximum number of points; None for all of a grid, or no limit.
         storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
         created: When it was created, in ISO format, UTC.
+        earlier: What was extended, the first version first: `spec`, `count`, and the time, `until`.
+        has_retried: Whether failed points were ever given to agents again, each as a further trial of Optuna's.
     """
 
     id: str
@@ -49,6 +54,8 @@ class Definition:
     count: int | None
     storage: str
     created: str
+    earlier: tuple[dict[str, Any], ...] = ()
+    has_retried: bool = False
 
     @staticmethod
     def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
@@ -108,12 +115,11 @@ class Definition:
 
     def document(self) -> dict[str, Any]:
         """Return the definition as JSON holds it."""
-        return {
-            "format": FORMAT,
-            **dataclasses.asdict(self),
-            "settings": list(self.settings),
-            "options": list(self.options),
-        }
+        document = dataclasses.asdict(self)
+        lists = {name: list(document[name]) for name in ("settings", "options", "earlier")}
+        document = {"format": FORMATS[bool(self.earlier or self.has_retried)], **document, **lists}
+        # Earlier versions of the lab know neither, and read all others.
+        return {name: value for name, value in document.items() if value or name not in ("earlier", "has_retried")}
 
     @classmethod
     def of(cls, document: Mapping[str, Any], where: str) -> Definition:
@@ -129,17 +135,22 @@ class Definition:
         expected = "expected a sweep that this version wrote"
         if not isinstance(document, Mapping):
             raise SweepError(f"{where}: got {document!r}, {expected}")
-        if (found := document.get("format", FORMAT)) != FORMAT:  # the first versions wrote none
+        if (found := document.get("format", FORMATS[0])) not in FORMATS:  # the first versions wrote none
             use = "use the version of the lab that started the sweep"
-            raise SweepError(f"{where}: its format is {found!r}, this version reads {FORMAT}; {use}")
+            raise SweepError(f"{where}: its format is {found!r}, this version reads up to {FORMATS[-1]}; {use}")
+        document = {"earlier": [], "has_retried": False, **document}
         names = [field.name for field in dataclasses.fields(cls)]
         if missing := [name for name in names if name not in document]:
             raise SweepError(f"{where}: got a sweep without {missing[0]!r}, {expected}")
         known = {name: document[name] for name in names}
-        for name, kind in (("id", str), ("spec", Mapping), ("settings", list), ("options", list), ("seed", int)):
+        lists = ("settings", "options", "earlier")
+        for name, kind in (("id", str), ("spec", Mapping), *((name, list) for name in lists), ("seed", int)):
             if not isinstance(known[name], kind):
                 raise SweepError(f"{where}: got {known[name]!r} as {name!r}, {expected}")
-        return cls(**{**known, "settings": tuple(known["settings"]), "options": tuple(known["options"])})
+        for version in known["earlier"]:
+            if not isinstance(version, Mapping) or not isinstance(version.get("spec"), Mapping):
+                raise SweepError(f"{where}: got {version!r} in 'earlier', {expected}")
+        return cls(**known | {name: tuple(known[name]) for name in lists})
 
 
 def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:

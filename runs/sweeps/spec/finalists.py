@@ -158,8 +158,9 @@ def _text(best: Finalist, others: list[Finalist], num_needed: int | None) -> str
         names = second.name if len(others) == 1 else f"all {len(others)} others"
         worst = max(finalist.p_holm or 0.0 for finalist in others)
         return f"{best.name} is better than {names} (p = {worst:.2g}, n = {best.sample.n})"
-    if second.test is not None and second.test.p is None:
-        return f"{best.name} and {second.name} cannot be told apart: {second.test.reason}"
+    if unclear.test is not None and unclear.test.p is None:
+        reason = unclear.test.reason.removesuffix(": no test is possible")
+        return f"no test is possible between {best.name} and {unclear.name}: {reason}"
     result = (
         f"{best.name} and {unclear.name} cannot be told apart (p = {unclear.p_holm or 1.0:.2g}, n = {best.sample.n})"
     )

@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,15 @@ from configs.yaml_text import load_json, load_yaml
 from runs.errors import SweepError
 from runs.query.times import seconds_of
 from runs.sweeps.spec.command import fixed_settings, read_words
-from runs.sweeps.spec.fields import Reader, anything, integer, items, mapping, plain, read_fields, shown, text
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.fields import Reader, anything, identity, integer, items, mapping, plain, read_fields, shown, text
 from runs.sweeps.spec.grids import Grid
-from runs.sweeps.spec.laws import LAW_KEYS, Constant
+from runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Integers, Reals
 from runs.sweeps.spec.methods import Stopping, read_method, read_stopping
 from runs.sweeps.spec.objectives import Constraint, Objective, read_constraint, read_objective
 from runs.sweeps.spec.parameters import Parameter, read_parameters
 
-__all__ = ["Spec", "read_over", "read_spec"]
+__all__ = ["Spec", "read_over", "read_spec", "spec_of"]
 
 _REJECTED = {
     "job": "runs are started from this folder, not as jobs of wandb's Launch; leave it out",
@@ -74,6 +75,7 @@ class Spec:
         budget_s: Seconds after which no trial starts; None for no limit.
         name, description, program: The texts of the spec.
         notes: The parts of the spec that have no effect, one sentence each.
+        before: The spec that this one extends; None in a sweep that was never extended.
     """
 
     document: dict[str, Any]
@@ -90,11 +92,61 @@ class Spec:
     description: str | None = None
     program: str | None = None
     notes: tuple[str, ...] = ()
+    before: Spec | None = None
+
+    @property
+    def version(self) -> int:
+        """1, and one more for each extension."""
+        return 1 if self.before is None else self.before.version + 1
+
+    def at(self, version: int) -> Spec:
+        """Return the spec as it was in an earlier version."""
+        spec = self
+        while spec.version > version and spec.before is not None:
+            spec = spec.before
+        return spec
+
+    def for_point(self, number: int) -> Spec:
+        """Return the version that a new point belongs to: in a grid the first one that has it, else this one."""
+        spec = self
+        while spec.grid is not None and number < spec.grid.start and spec.before is not None:
+            spec = spec.before
+        return spec
 
     @functools.cached_property
     def grid(self) -> Grid | None:
-        """The grid's points; None with another method."""
-        return Grid(self.parameters) if self.method == "grid" else None
+        """The grid's points, with those of earlier versions; None with another method."""
+        return (
+            Grid(self.parameters, None if self.before is None else self.before.grid) if self.method == "grid" else None
+        )
+
+    def listed(self, parameter: Parameter) -> Sequence[Any] | None:
+        """Return the values that a parameter is chosen from; None if it is a number from a range."""
+        if isinstance(parameter.law, Constant | Integers):
+            return None
+        if self.grid is not None:
+            return self.grid.values[parameter.name]
+        return parameter.law.values if isinstance(parameter.law, Choice) and not parameter.law.probabilities else None
+
+    @functools.cached_property
+    def labels(self) -> dict[str, str]:
+        """The names of the parameters in Optuna's study, where one name has one kind of value, and the same choices."""
+        kinds: dict[str, list[str]] = {}
+        labels: dict[str, str] = {}
+        for spec in map(self.at, range(1, self.version + 1)):
+            for name, parameter in spec.parameters.items():
+                known, kind = kinds.setdefault(name, []), spec._kind(parameter)
+                if kind not in known:
+                    known.append(kind)
+                place = known.index(kind)
+                labels[name] = f"{name} ({place + 1})" if place else name
+        return labels
+
+    def _kind(self, parameter: Parameter) -> str:
+        values, law = self.listed(parameter), parameter.law
+        if values is not None:
+            return identity(list(values))
+        return f"{type(law).__name__} {law.shape} {law.q is None}" if isinstance(law, Reals) else type(law).__name__
 
     @property
     def size(self) -> int | None:
@@ -128,21 +180,30 @@ class Spec:
 # ---------------------------------------------------------------------- sources
 
 
-def read_spec(source: str | Path | Mapping[str, Any]) -> Spec:
+def spec_of(definition: Definition) -> Spec:
+    """Return the spec of a sweep, with the earlier ones that it extends."""
+    return read_spec(definition.spec, [version["spec"] for version in definition.earlier])
+
+
+def read_spec(source: str | Path | Mapping[str, Any], earlier: Iterable[Mapping[str, Any]] = ()) -> Spec:
     """Read and validate a spec. This starts nothing and loads neither Optuna nor numpy.
 
     Args:
         source: A file of YAML or JSON, in the working folder or one of the lab's `configs/sweeps/`; or a mapping of the
             same form.
+        earlier: The specs that this one extends, the first one first.
 
     Raises:
         SweepError: If there is no such file, or the spec is invalid; the message names the file and the key.
     """
+    before = None
+    for document in earlier:
+        before = _read(plain("", document), before)
     if isinstance(source, Mapping):
-        return _read(plain("", source))
+        return _read(plain("", source), before)
     path = find_file(source)
     try:
-        return _read(plain("", _load(path)))
+        return _read(plain("", _load(path)), before)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from error
 
@@ -230,7 +291,7 @@ _READERS: dict[str, Reader] = {
 _REQUIRED = dict.fromkeys(("method", "parameters"), "; a sweep needs method, such as random, and parameters")
 
 
-def _read(document: Any) -> Spec:
+def _read(document: Any, before: Spec | None = None) -> Spec:
     if not isinstance(document, dict):
         raise SweepError(f"got {shown(document)}, expected a mapping with method and parameters")
     for key, reason in _REJECTED.items():
@@ -251,6 +312,7 @@ def _read(document: Any) -> Spec:
         constraints=tuple(fields.get("constraints", ())),
         budget_s=fields.get("budget"),
         notes=tuple(_notes(document, method, command_notes)),
+        before=before,
         **{key: fields[key] for key in ("run_cap", "seeds", "name", "description", "program") if key in fields},
     )
     _check_objectives(spec)

@@ -1,49 +1,195 @@
-"""Continue an existing sweep: check that the command asks for the same, and say where its runs have their code from."""
+"""Continue or extend an existing sweep: check that its question stays, and say where its runs have their code from."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from runs.errors import SweepError
-from runs.sweeps.spec.definition import Definition, lasting
+from runs.query.texts import count_text
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.fields import shown
+from runs.sweeps.spec.laws import Constant
+from runs.sweeps.spec.spec import Spec, read_spec, spec_of
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import has_study
+from runs.sweeps.study.study import Study
 
-__all__ = ["join", "take_up"]
+__all__ = ["join", "retry_failed", "take_up"]
 
 
 def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
     """Take up an existing sweep, whose runs use the script and the options of this command from now on.
 
+    A command with another search space extends the sweep. A command that was given before an extension continues with
+    the present space.
+
     Args:
         home: The home of the sweep.
-        wanted: The sweep as the command asks for it: the same experiment, spec, settings and seed.
+        wanted: The sweep as the command asks for it: the same experiment, objective, settings and seed.
 
     Returns:
         The definition, replaced where the two differ, and notes on the differences.
 
     Raises:
-        SweepError: If the sweep asks for something else, or its study is in another storage.
+        SweepError: If the sweep asks for something else, was tried further than that, or has its study elsewhere.
     """
-    existing = home.definition()
-    for name in ("experiment", "spec", "settings", "seed"):
-        before, now = getattr(existing, name), getattr(wanted, name)
-        if (lasting(before) != lasting(now)) if name == "spec" else (before != now):
-            differing = "other settings" if name == "settings" else f"another {name}"
+    while True:
+        existing = home.definition()
+        _check_same(existing, wanted)
+        notes = _place_notes(existing, wanted)
+        if existing.options != wanted.options:
+            before, now = (" ".join(options) or "none" for options in (existing.options, wanted.options))
+            notes.append(f"runs of sweep {existing.id} had the options {before}; those that start now have {now}")
+        current, extension_notes = _extended(existing, wanted)
+        current = dataclasses.replace(current, storage=_storage(home, existing, wanted))
+        _check_limit(home, existing, current)
+        if current == existing or home.replace(current, existing):
+            return current, [*notes, *extension_notes]
+
+
+def retry_failed(home: Home, definition: Definition) -> list[str]:
+    """Give the failed points of a sweep to agents again.
+
+    Args:
+        home: The home of the sweep.
+        definition: The sweep.
+
+    Returns:
+        A note on how many there are.
+
+    Raises:
+        RunsError: If the study cannot be read or written.
+    """
+    study = Study(home, definition, spec_of(definition))
+    name = f"retry-{secrets.token_hex(6)}"
+    home.beat(name)  # an agent that only gives points back: nobody takes them for abandoned before it leaves
+    try:
+        num = _give_back(home, study, name)
+    finally:
+        home.leave(name)
+    if not num:
+        return [f"no point of sweep {home.id} has failed"]
+    return [f"{count_text(num, 'failed point')} of sweep {home.id} {'runs' if num == 1 else 'run'} again"]
+
+
+def _give_back(home: Home, study: Study, agent: str) -> int:
+    """Give the failed points to agents again, except those that another process gives back; return how many."""
+    claims = home.last_claims(_failed(study))
+    living = home.living_agents()
+    free = {number: last.attempt + 1 for number, last in claims.items() if last.owner not in living}
+    while free and not study.definition.has_retried:  # others must know before a point has two trials
+        home.replace(dataclasses.replace(study.definition, has_retried=True), study.definition)
+        study.renew()
+    num = 0
+    for number in _failed(study):  # by now, as another process may have been quicker
+        home.beat(agent)
+        if number in free and home.claims(number, agent).add(free[number]):
+            study.retry(number, free[number])
+            num += 1
+    return num
+
+
+def _failed(study: Study) -> list[int]:
+    return [number for number, point in study.points().items() if point.state == "FAIL"]
+
+
+# ---------------------------------------------------------------------- extensions
+
+
+def _check_same(existing: Definition, wanted: Definition) -> None:
+    """Reject a command that asks another question than the sweep does, so that its values could not be compared."""
+    before, now = spec_of(existing), read_spec(wanted.spec)
+    for name, old, new in (
+        ("experiment", existing.experiment, wanted.experiment),
+        ("settings for all runs", _words(existing.settings), _words(wanted.settings)),
+        ("sampler_seed", existing.seed, wanted.seed),
+        ("objective", _objective(before), _objective(now)),
+        ("number of seeds", before.seeds, now.seeds),
+        ("constraints", _words(before.document.get("constraints", ())), _words(now.document.get("constraints", ()))),
+        *(() if _knows(existing, wanted) else _extension_pairs(existing, wanted, before, now)),
+    ):
+        if old != new:
             raise SweepError(
-                f"sweep.id: got {wanted.id!r}, which is a sweep with {differing}; choose another id, or continue it "
-                f"with: sweep.agent with sweep.id={wanted.id}"
+                f"sweep.id: got {wanted.id!r}, a sweep with the {name} {shown(old)}, not {shown(new)}; keep that to "
+                "continue or extend it, or choose another id"
             )
-    notes = _place_notes(existing, wanted)
-    if existing.options != wanted.options:
-        before, now = (" ".join(options) or "none" for options in (existing.options, wanted.options))
-        notes.append(f"runs of sweep {existing.id} had the options {before}; those that start now have {now}")
-    storage = _storage(home, existing, wanted)
-    current = dataclasses.replace(wanted, storage=storage, created=existing.created)
-    if current != existing:
-        home.replace(current)
-    return current, notes
+
+
+def _extension_pairs(
+    existing: Definition, wanted: Definition, before: Spec, now: Spec
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what must stay in an extension: its name, as it was, and as it is wanted."""
+    yield "script", Path(existing.script).name, Path(wanted.script).name
+    if "grid" in (before.method, now.method):
+        yield "method", before.method, now.method
+    yield "parameters", _words(before.parameters), _words(name for name in before.parameters if name in now.parameters)
+    for name, parameter in before.parameters.items():
+        law = now.parameters[name].law if name in now.parameters else None
+        if isinstance(parameter.law, Constant) and isinstance(law, Constant):
+            yield name, parameter.law.value, law.value
+
+
+def _words(words: Iterable[str]) -> str:
+    return " ".join(words) or "none"
+
+
+def _objective(spec: Spec) -> str:
+    return ", ".join(f"{objective.goal} {objective.name}" for objective in spec.objectives) or "none"
+
+
+def _space(document: Mapping[str, Any]) -> str:
+    return json.dumps([document.get(name) for name in ("method", "parameters", "command")], sort_keys=True)
+
+
+def _knows(existing: Definition, wanted: Definition) -> bool:
+    """Tell whether a sweep has, or had, the search space of a command."""
+    return _space(wanted.spec) in [_space(each["spec"]) for each in (*existing.earlier, {"spec": existing.spec})]
+
+
+def _extended(existing: Definition, wanted: Definition) -> tuple[Definition, list[str]]:
+    """Return the definition as it is to be, as a new version if the command has another search space, and notes."""
+    continued = dataclasses.replace(
+        wanted, created=existing.created, earlier=existing.earlier, has_retried=existing.has_retried
+    )
+    if _space(existing.spec) == _space(wanted.spec):
+        return continued, []
+    version = len(existing.earlier) + 1
+    unextended = dataclasses.replace(continued, spec=existing.spec, count=existing.count)
+    if _knows(existing, wanted):
+        return unextended, [
+            f"sweep {existing.id} was extended since, to version {version}, and continues with that; for the space of "
+            "this command alone, choose another id"
+        ]
+    earlier = {"spec": existing.spec, "count": existing.count, "until": datetime.now(UTC).isoformat()}
+    extended = dataclasses.replace(continued, earlier=(*existing.earlier, earlier))
+    before, now = spec_of(existing), spec_of(extended)
+    if now.grid is not None and now.size == before.size:
+        return unextended, [f"sweep {existing.id} has all points of this command already"]
+    names = [name for name, one in now.parameters.items() if one != before.parameters.get(name)]
+    changes = _words(names) if now.method == before.method else f"method {now.method}"
+    more = "" if now.size is None else f", {count_text(now.size - (before.size or 0), 'more point')}"
+    return extended, [
+        f"sweep {existing.id} is extended to version {version + 1} ({changes}{more}); what was done is kept"
+    ]
+
+
+def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
+    """Reject a limit below the number of points that were tried."""
+    limit = spec_of(current).limit(current.count)
+    if limit is None or not home.last_claims([limit]):  # the numbers begin with 0, and follow each other
+        return
+    num = Study(home, existing, spec_of(existing)).num_taken()
+    if num > limit:
+        raise SweepError(
+            f"sweep.count: got {limit}, but {num} points of sweep {existing.id} were tried; give {num} or more, or end "
+            f"it with: sweep.stop with sweep.id={existing.id}"
+        )
 
 
 def _storage(home: Home, found: Definition, wanted: Definition) -> str:

@@ -77,11 +77,15 @@ class Home(abc.ABC):
         """
 
     @abc.abstractmethod
-    def replace(self, definition: Definition) -> None:
-        """Replace the definition of a sweep that exists, by one that tries more points or has its code elsewhere.
+    def replace(self, definition: Definition, expected: Definition) -> bool:
+        """Replace the definition of a sweep, by one that extends the search or has its code elsewhere.
 
         Args:
-            definition: The new definition, of which living agents read only the number of points.
+            definition: The new definition, of which living agents read the search and the number of points.
+            expected: The present one. Of two processes that extend it at once, one succeeds.
+
+        Returns:
+            False if it is another one by now; then nothing is changed.
 
         Raises:
             StoreError: If the database refuses.
@@ -227,9 +231,13 @@ class FolderHome(Home):
             make_folder(self.folder / name)
         return write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
 
-    def replace(self, definition: Definition) -> None:
-        with replacing(self._definition) as stream:
-            stream.write(json.dumps(definition.document(), indent=2).encode())
+    def replace(self, definition: Definition, expected: Definition) -> bool:
+        with claimed(self.folder):
+            if self.definition() != expected:
+                return False
+            with replacing(self._definition) as stream:
+                stream.write(json.dumps(definition.document(), indent=2).encode())
+        return True
 
     def definition(self) -> Definition:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +64,18 @@ class MongoHome(Home):
             self._outages.ask(lambda: self._parts.sweep_claims.create_index([("sweep", 1), ("trial", 1)]))
         return is_new
 
-    def replace(self, definition: Definition) -> None:
+    def replace(self, definition: Definition, expected: Definition) -> bool:
+        fields = [field.name for field in dataclasses.fields(Definition)]
+        present = dict.fromkeys(fields) | expected.document()  # what a document lacks equals None
+        del present["format"]
         change = {"$set": definition.document()}
-        self._outages.ask(lambda: self._parts.confirmed.sweeps.update_one({"_id": self.id}, change))
+
+        def replaced() -> bool:
+            changed = self._parts.confirmed.sweeps.update_one({"_id": self.id, **present}, change)
+            # The answer to a first try may have been lost.
+            return bool(changed.matched_count) or self.definition() == definition
+
+        return self._outages.ask(replaced)
 
     def definition(self) -> Definition:
         document = self._outages.ask(lambda: self._parts.sweeps.find_one({"_id": self.id}))

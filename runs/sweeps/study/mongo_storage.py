@@ -34,6 +34,9 @@ __all__ = ["POINT", "MongoStorage", "convert_journal", "journal_storage"]
 # The attribute of a trial that holds the number of its point, which is the trial's number here, too.
 POINT = "point"
 _DIGITS = 9
+# And that of a further trial of a point, after one that failed: its first attempt. It counts in units of `_AGAIN`.
+FIRST_ATTEMPT = "first_attempt"
+_AGAIN = 10**_DIGITS
 # Trials read within so many seconds count as current: Optuna asks a dozen times for one suggestion.
 _FRESH_S = 0.05
 _UNFINISHED = [state.name for state in TrialState if not state.is_finished()]
@@ -135,6 +138,8 @@ class MongoStorage(BaseStorage):
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """See Optuna; the number of the point that the template names becomes that of the trial, created once."""
         number = None if template_trial is None else template_trial.user_attrs.get(POINT)
+        if template_trial is not None and number is not None:
+            number += template_trial.user_attrs.get(FIRST_ATTEMPT, 0) * _AGAIN
         fields = _fields(template_trial or create_trial(state=TrialState.RUNNING))
         while True:
             chosen = self._next_number() if number is None else number
@@ -147,7 +152,8 @@ class MongoStorage(BaseStorage):
         return is_new
 
     def _next_number(self) -> int:
-        last = self._outages.ask(lambda: self._documents.find_one(self._of_trials(), {"_id": 1}, sort=[("_id", -1)]))
+        wanted = {**self._of_trials(), "_id": {"$lt": self._further}}
+        last = self._outages.ask(lambda: self._documents.find_one(wanted, {"_id": 1}, sort=[("_id", -1)]))
         return 0 if last is None else _number(last) + 1
 
     def set_trial_param(
@@ -239,11 +245,13 @@ class MongoStorage(BaseStorage):
         asked_at = time.monotonic()
         if asked_at - self._read_at < _FRESH_S:
             return
-        following = self._numbers[-1] + 1 if self._numbers else 0
+        num = bisect.bisect_left(self._numbers, _AGAIN)
+        following = self._numbers[num - 1] + 1 if num else 0
         # A lower number may have no trial yet: its agent has claimed the point, and is about to write it.
-        missing = set() if len(self._numbers) == following else set(range(following)).difference(self._numbers)
+        missing = set() if num == following else set(range(following)).difference(self._numbers)
         changing = [self._id(number) for number in sorted(missing | self._unfinished)]
-        new = {"$gte": self._id(following), "$lt": f"{self._name}0"}  # 0 follows the slash
+        again = [self._id(number) for number in self._numbers[num:] if number not in self._unfinished]
+        new = {"$gte": self._id(following), "$lt": f"{self._name}0", "$nin": again}  # 0 follows the slash
         wanted = {"$or": [{"_id": new}, {"_id": {"$in": changing}}]}
         for document in self._outages.ask(lambda: list(self._documents.find(wanted))):
             self._keep(document)
@@ -256,12 +264,19 @@ class MongoStorage(BaseStorage):
         self._trials[trial.number] = trial
         (self._unfinished.discard if trial.state.is_finished() else self._unfinished.add)(trial.number)
 
+    @property
+    def _further(self) -> str:
+        """Begins the ids of further trials of points, which follow all others."""
+        return f"{self._name}/r"
+
     def _id(self, number: int) -> str:
-        return f"{self._name}/{number:0{_DIGITS}d}"
+        attempt, point = divmod(number, _AGAIN)
+        return f"{self._further}{point:0{_DIGITS}d}.{attempt}" if attempt else f"{self._name}/{point:0{_DIGITS}d}"
 
 
 def _number(document: Mapping[str, Any]) -> int:
-    return int(document["_id"].rpartition("/")[2])
+    point, _, attempt = document["_id"].rpartition("/")[2].removeprefix("r").partition(".")
+    return int(point) + int(attempt or 0) * _AGAIN
 
 
 def _fields(trial: FrozenTrial) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from runs.errors import SweepError
 from runs.sweeps.spec.fields import identity
-from runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
+from runs.sweeps.spec.laws import Constant, Integers, Reals
 from runs.sweeps.spec.parameters import Parameter
 from runs.sweeps.spec.spec import Spec
 
 if TYPE_CHECKING:
     from optuna import Trial
 
-__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "listed", "position_of", "representative", "suggest"]
+__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "position_of", "representative", "suggest"]
 
 # Ends the name of a suggestion that is a quantile of the parameter's law.
 QUANTILE = " (quantile)"
@@ -27,7 +27,7 @@ def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
 
     Args:
         spec: One with the method grid.
-        number: From 0 to `spec.size` - 1, in wandb's order.
+        number: From 0 to `spec.size` - 1, in wandb's order; the points of an extension follow those before it.
         seed: What the order derives from, if the spec has `order: random`.
 
     Raises:
@@ -35,8 +35,11 @@ def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
     """
     if spec.grid is None or not 0 <= number < len(spec.grid):
         raise SweepError(f"got the point {number}, expected one of the {spec.size or 0} points of the grid")
+    spec = spec.for_point(number)
+    assert spec.grid is not None
     if spec.method_options.get("order") == "random":
-        number = _shuffled(number, len(spec.grid), seed)
+        start = spec.grid.start
+        number = start + _shuffled(number - start, len(spec.grid) - start, seed)
     return spec.grid[number]
 
 
@@ -60,8 +63,8 @@ def _shuffled(number: int, size: int, seed: int) -> int:
 def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
     """Return the point that the study's sampler chooses for a trial.
 
-    Laws that Optuna has are suggested as they are, under the parameter's name. Of others, such as `normal`, a quantile
-    is suggested, under the name with `QUANTILE` behind. Values that no storage holds, such as lists, are suggested as
+    Laws that Optuna has are suggested as they are, under the parameter's label. Of others, such as `normal`, a quantile
+    is suggested, under the label with `QUANTILE` behind. Values that no storage holds, such as lists, are suggested as
     JSON.
 
     Args:
@@ -76,8 +79,8 @@ def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
 
 
 def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
-    name, law = parameter.name, parameter.law
-    values = listed(spec, parameter)
+    name, law = spec.labels[parameter.name], parameter.law
+    values = spec.listed(parameter)
     if values is not None:
         given = choices(values)
         return values[given.index(trial.suggest_categorical(name, given))]
@@ -89,15 +92,6 @@ def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
         return trial.suggest_float(name, law.first, law.second, log=law.shape == "log_uniform")
     low, high = law.quantiles if isinstance(law, Reals) else (0.0, 1.0)
     return law.ppf(trial.suggest_float(f"{name}{QUANTILE}", low, high))
-
-
-def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
-    """Return the values that a parameter is chosen from; None if it is a number from a range."""
-    if isinstance(parameter.law, Constant | Integers):
-        return None
-    if spec.grid is not None:
-        return spec.grid.values[parameter.name]
-    return parameter.law.values if isinstance(parameter.law, Choice) and not parameter.law.probabilities else None
 
 
 def choices(values: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from runs.errors import needing_extra
 from runs.sweeps.spec.fields import identity
 from runs.sweeps.spec.laws import Choice, Constant, Reals
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.points import choices, grid_point, listed, position_of
+from runs.sweeps.study.points import choices, grid_point, position_of
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -100,17 +100,18 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
     if spec.method == "qmc":
         from runs.sweeps.study.own_samplers import QuasiRandomSampler
 
-        names = [name for name, parameter in spec.parameters.items() if not isinstance(parameter.law, Constant)]
+        searched = [name for name, parameter in spec.parameters.items() if not isinstance(parameter.law, Constant)]
+        names = [spec.labels[name] for name in searched]
         return QuasiRandomSampler(names, number, seed, **options)
     return samplers.NSGAIISampler(seed=own, **options)
 
 
 def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
-    """Return what is to be suggested at a point of the grid."""
+    """Return what is to be suggested at a point of the grid, by label."""
     found = {}
     for name, value in point.items():
-        values = listed(spec, spec.parameters[name])
-        found[name] = value if values is None else choices(values)[position_of(values, value)]
+        values = spec.listed(spec.parameters[name])
+        found[spec.labels[name]] = value if values is None else choices(values)[position_of(values, value)]
     return found
 
 

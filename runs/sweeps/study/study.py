@@ -12,13 +12,13 @@ import contextlib
 import copy
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.errors import SweepError, needing_extra
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.objectives import violations
-from runs.sweeps.spec.spec import Spec
+from runs.sweeps.spec.spec import Spec, spec_of
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import shared_storage
 from runs.sweeps.study.points import suggest
@@ -33,8 +33,13 @@ __all__ = ["Point", "Progress", "Study"]
 
 # The attribute of a trial that holds the number of its point.
 _NUMBER = "point"
-# And the one that counts how often its agent was interrupted, which is no fault of the point.
+# The one that counts how often its agent was interrupted, which is no fault of the point.
 _GIVEN_BACK = "given_back"
+# The version of the search space that the point was chosen in; missing for the first.
+_VERSION = "version"
+# Of the further trial of a point that had failed: the attempt that it begins with.
+_FIRST = "first_attempt"
+_INTERNAL = (_NUMBER, _VERSION, _FIRST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Point:
         excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
         duration_s: Seconds from when it was taken to its end; None as long as it has none.
         notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
+        version: The version of the sweep that it was chosen in.
+        first_attempt: The attempt that counts as the first: above 0 if it failed earlier, and runs again.
     """
 
     number: int
@@ -60,16 +67,17 @@ class Point:
     excess: dict[str, float]
     duration_s: float | None
     notes: dict[str, Any]
+    version: int = 1
+    first_attempt: int = 0
 
     @property
     def is_feasible(self) -> bool:
         """True if it violates no constraint."""
         return all(excess <= 0 for excess in self.excess.values())
 
-    @property
-    def times_given_back(self) -> int:
-        """Number of attempts that somebody interrupted, rather than killed."""
-        return int(self.notes.get(_GIVEN_BACK, 0))
+    def num_kills(self, attempt: int) -> int:
+        """Return how many attempts before this one were killed, rather than interrupted."""
+        return attempt - self.first_attempt - int(self.notes.get(_GIVEN_BACK, 0))
 
     @property
     def is_finished(self) -> bool:
@@ -103,6 +111,7 @@ class Study:
         storage: Where the study is; None for where the definition says.
 
     Attributes:
+        definition, spec: The sweep, as of the last `renew`.
         optuna: Optuna's study.
         prunes: Whether points are given up before their end.
         draws_alone: Whether points are chosen without reading others.
@@ -120,7 +129,8 @@ class Study:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._home, self._spec, self._seed = home, spec, definition.seed
+        self._home, self.definition, self.spec = home, definition, spec
+        self.draws_alone = draws_alone(spec)
         if storage is None:
             own = definition.storage
             storage = shared_storage(own) if own else home.storage(is_read_only=is_read_only)
@@ -139,10 +149,7 @@ class Study:
             else optuna.create_study(**common, directions=directions, load_if_exists=True)
         )
         self._study_id = self._storage.get_study_id_from_name(definition.id)
-        self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
-        self.draws_alone = draws_alone(spec)
-        # Optuna's number for each point that was read, and the storage's id for each that was created or asked for.
-        self._numbers: dict[int, int] = {}
+        # The storage's id of the trial of each point that was read or created.
         self._ids: dict[int, int] = {}
         # What was seen of the points: which are unfinished, and how the others ended.
         self._read_numbers: set[int] = set()
@@ -152,6 +159,22 @@ class Study:
         # What was chosen for each point, and the points that have ended, which do not change.
         self._chosen: dict[int, dict[str, Any]] = {}
         self._ended: dict[int, Point] = {}
+
+    @property
+    def prunes(self) -> bool:
+        return self.spec.stopping is not None
+
+    def renew(self) -> bool:
+        """Read the definition again, which another process may have extended; return whether it differs."""
+        import optuna
+
+        definition = self._home.definition()
+        if definition == self.definition:
+            return False
+        self.definition, self.spec = definition, spec_of(definition)
+        self.draws_alone = draws_alone(self.spec)
+        self.optuna.pruner = make_pruner(self.spec) or optuna.pruners.NopPruner()
+        return True
 
     def points(self) -> dict[int, Point]:
         """Return all points that were ever taken, by their numbers."""
@@ -168,7 +191,10 @@ class Study:
         return Progress(len(self._read_numbers), frozenset(self._unfinished), dict(self._counts))
 
     def num_taken(self) -> int:
-        """Return how many points were ever taken, without reading them."""
+        """Return how many points were ever taken, without reading them if each has one trial."""
+        if self.definition.has_retried:
+            self._read()
+            return len(self._read_numbers)
         return self._storage.get_n_trials(self._study_id)
 
     def running(self) -> list[int]:
@@ -176,13 +202,11 @@ class Study:
         from optuna.trial import TrialState
 
         trials = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        found = {trial.user_attrs[_NUMBER]: trial.number for trial in trials if _NUMBER in trial.user_attrs}
-        self._numbers |= found
-        return list(found)
+        return list(self._known(trials))
 
     def has(self, number: int) -> bool:
         """Tell whether a point was taken, as far as was read."""
-        return number in self._numbers or number in self._ids
+        return number in self._ids
 
     @property
     def end(self) -> int:
@@ -221,12 +245,37 @@ class Study:
             self._add(number)
         trial = self._trial(number)
         if self._parameters(trial) is None:
+            from runs.sweeps.study.spaces import InSpace
+
+            spec = self._spec_of(trial)
             # A copy for each: a study remembers what it has seen of the trials until its next `ask`, its copy does not.
             fresh = copy.copy(self.optuna)
-            fresh.sampler = make_sampler(self._spec, self._seed, number)
-            suggest(self._spec, optuna.trial.Trial(fresh, self._id(number)))
+            if self.spec.version > 1:
+                fresh._storage = InSpace(self._storage, spec, _version, self._parameters)  # type: ignore[assignment]
+            fresh.sampler = make_sampler(spec, self.definition.seed, number)
+            suggest(spec, optuna.trial.Trial(fresh, self._id(number)))
             trial = self._trial(number)
         return self._point(trial)
+
+    def retry(self, number: int, attempt: int) -> None:
+        """Let agents run a failed point again, as a further trial with its parameters.
+
+        Args:
+            number: The point's number.
+            attempt: The attempt that the caller has claimed. The agents' first one follows it; runs of earlier attempts
+                that failed do not count any more.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        failed = self._trial(number)
+        kept = {name: failed.user_attrs[name] for name in (_NUMBER, _VERSION) if name in failed.user_attrs}
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=failed.params,
+            distributions=failed.distributions,
+            user_attrs={**kept, _FIRST: attempt + 1},
+        )
+        self._storage.create_new_trial(self._study_id, trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note a reported value of the first objective.
@@ -287,7 +336,7 @@ class Study:
         Raises:
             SweepError: If a metric that a constraint names was not measured.
         """
-        excess = {} if measured is None else violations(self._spec.constraints, measured)
+        excess = {} if measured is None else violations(self.spec.constraints, measured)
         self._finish(number, state, values, excess, notes)
 
     def _finish(
@@ -309,14 +358,9 @@ class Study:
 
     def _read(self) -> dict[int, FrozenTrial]:
         """Read what is new in the study; return the trials by the numbers of their points."""
-        trials = {}
-        for trial in self.optuna.get_trials(deepcopy=False):
-            number = trial.user_attrs.get(_NUMBER)
-            if number is not None:
-                trials[number] = trial
+        trials = self._known(self.optuna.get_trials(deepcopy=False))
         self._unfinished |= trials.keys() - self._read_numbers
         self._read_numbers |= trials.keys()
-        self._numbers |= {number: trials[number].number for number in trials.keys() - self._numbers.keys()}
         for number in list(self._unfinished):
             trial = trials[number]
             if trial.state.is_finished():
@@ -326,15 +370,28 @@ class Study:
                     self._complete.setdefault(_key(self._parameters(trial) or {}), number)
         return trials
 
+    def _known(self, trials: Iterable[FrozenTrial]) -> dict[int, FrozenTrial]:
+        """Return trials by the numbers of their points, the last one of each, and note which ones they are."""
+        found: dict[int, FrozenTrial] = {}
+        for trial in trials:
+            number = trial.user_attrs.get(_NUMBER)
+            if number is not None and (number not in found or _first(found[number]) < _first(trial)):
+                found[number] = trial
+        for number, trial in found.items():
+            if self._ids.get(number, trial._trial_id) != trial._trial_id:  # it had failed, and runs again
+                self._ended.pop(number, None)
+                if number in self._read_numbers - self._unfinished:
+                    self._counts -= collections.Counter(["FAIL"])
+                    self._unfinished.add(number)
+            self._ids[number] = trial._trial_id
+        return found
+
     def _trial(self, number: int) -> FrozenTrial:
         """Return the trial of a point as it is now."""
         return self._storage.get_trial(self._id(number))
 
     def _id(self, number: int) -> int:
         """Return the id that the storage has for the trial of a point."""
-        if number not in self._ids:
-            trial_number = self._numbers[number]
-            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial_number)
         return self._ids[number]
 
     def _add(self, number: int) -> None:
@@ -342,15 +399,18 @@ class Study:
         from optuna.trial import TrialState, create_trial
 
         drawn: dict[str, Any] = self._drawn(number) if self.draws_alone else {}
-        trial = create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}, **drawn)
+        version = self.spec.for_point(number).version
+        notes = {_NUMBER: number, **({_VERSION: version} if version > 1 else {})}
+        trial = create_trial(state=TrialState.RUNNING, user_attrs=notes, **drawn)
         self._ids[number] = self._storage.create_new_trial(self._study_id, trial)
 
     def _drawn(self, number: int) -> dict[str, Any]:
         """Return the parameters of a point, and their distributions, as the sampler chooses them in an empty study."""
         import optuna
 
-        study = optuna.create_study(sampler=make_sampler(self._spec, self._seed, number))
-        suggest(self._spec, study.ask())
+        spec = self.spec.for_point(number)
+        study = optuna.create_study(sampler=make_sampler(spec, self.definition.seed, number))
+        suggest(spec, study.ask())
         (trial,) = study.get_trials(deepcopy=False)
         return {"params": trial.params, "distributions": trial.distributions}
 
@@ -359,10 +419,17 @@ class Study:
         number = trial.user_attrs[_NUMBER]
         if number not in self._chosen:
             try:
-                self._chosen[number] = suggest(self._spec, trial)  # type: ignore[arg-type]  # which has what was chosen
+                spec = self._spec_of(trial)
+                self._chosen[number] = suggest(spec, trial)  # type: ignore[arg-type]  # which has what was chosen
             except ValueError:
                 return None
         return self._chosen[number]
+
+    def _spec_of(self, trial: FrozenTrial) -> Spec:
+        """Return the spec of the version that a trial was chosen in."""
+        if _version(trial) > self.spec.version:
+            self.renew()
+        return self.spec.at(_version(trial))
 
     def _point(self, trial: FrozenTrial) -> Point:
         number = trial.user_attrs[_NUMBER]
@@ -376,11 +443,21 @@ class Study:
             dict(trial.intermediate_values),
             dict(trial.constraints),
             trial.duration.total_seconds() if trial.duration is not None else None,
-            {name: value for name, value in trial.user_attrs.items() if name != _NUMBER},
+            {name: value for name, value in trial.user_attrs.items() if name not in _INTERNAL},
+            _version(trial),
+            _first(trial),
         )
         if point.is_finished:
             self._ended[number] = point
         return point
+
+
+def _version(trial: FrozenTrial) -> int:
+    return int(trial.user_attrs.get(_VERSION, 1))
+
+
+def _first(trial: FrozenTrial) -> int:
+    return int(trial.user_attrs.get(_FIRST, 0))
 
 
 def _loaded(options: Mapping[str, Any], home: Home) -> optuna.Study:

@@ -78,51 +78,65 @@ def _is_fixed(name: str, trials: tuple[FrozenTrial, ...]) -> bool:
 
 
 def _with_values(trials: list[FrozenTrial], spec: Spec | None) -> list[FrozenTrial]:
-    """Return copies of trials with values instead of quantiles."""
+    """Return copies of trials with values instead of quantiles, and one distribution for each parameter."""
     from optuna.trial import create_trial
 
-    laws = {name: _law(spec, name) for trial in trials for name in trial.params}
-    values: dict[str, list[Any]] = {name: [] for name in laws}
-    for trial in trials:
-        for name, value in trial.params.items():
-            values[name].append(_value(laws[name], value))
-    distributions = {name: _distribution(law, values[name]) for name, law in laws.items() if law is not None}
-    plain = {name: name if law is None else name.removesuffix(QUANTILE) for name, law in laws.items()}
+    points = [_values(trial, spec) for trial in trials]
+    found: dict[str, list[tuple[Any, BaseDistribution]]] = {}
+    for point in points:
+        for name, pair in point.items():
+            found.setdefault(name, []).append(pair)
+    distributions = {name: _common(pairs) for name, pairs in found.items()}
     return [
         create_trial(
             state=trial.state,
             values=trial.values,
-            params={plain[name]: _value(laws[name], value) for name, value in trial.params.items()},
-            distributions={plain[name]: distributions.get(name, old) for name, old in trial.distributions.items()},
+            params={name: value for name, (value, _) in point.items()},
+            distributions={name: distributions[name] for name in point},
             intermediate_values=trial.intermediate_values,
             system_attrs=trial.system_attrs,
         )
-        for trial in trials
+        for trial, point in zip(trials, points, strict=True)
     ]
 
 
-def _law(spec: Spec | None, name: str) -> Reals | Choice | None:
-    """Return the law of a parameter whose quantile was suggested; None for all others."""
-    if spec is None or not name.endswith(QUANTILE):
-        return None
-    parameter = spec.parameters.get(name.removesuffix(QUANTILE))
-    return parameter.law if parameter is not None and isinstance(parameter.law, Reals | Choice) else None
-
-
-def _value(law: Reals | Choice | None, value: Any) -> Any:
-    if law is None:
-        return value
-    drawn = law.ppf(value)
-    return choices(law.values)[position_of(law.values, drawn)] if isinstance(law, Choice) else float(drawn)
-
-
-def _distribution(law: Reals | Choice, values: list[Any]) -> BaseDistribution:
+def _values(trial: FrozenTrial, spec: Spec | None) -> dict[str, tuple[Any, BaseDistribution]]:
+    """Return the values of a trial and their distributions by parameter."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    if isinstance(law, Choice):
-        return CategoricalDistribution(choices(law.values))
-    low, high = min(values), max(values)
-    return FloatDistribution(low, high, log=low > 0 and law.shape.startswith("log"))
+    spec = spec and spec.at(trial.user_attrs.get("version", 1))
+    names = {} if spec is None else {label: name for name, label in spec.labels.items() if name in spec.parameters}
+    found: dict[str, tuple[Any, BaseDistribution]] = {}
+    for label, value in trial.params.items():
+        name = names.get(label.removesuffix(QUANTILE), label)
+        is_quantile = spec is not None and label.endswith(QUANTILE) and name != label
+        law = spec.parameters[name].law if spec is not None and is_quantile else None
+        if isinstance(law, Reals):
+            drawn = float(law.ppf(value))
+            found[name] = drawn, FloatDistribution(drawn, drawn, log=drawn > 0 and law.shape.startswith("log"))
+        elif isinstance(law, Choice):
+            given = choices(law.values)
+            found[name] = given[position_of(law.values, law.ppf(value))], CategoricalDistribution(given)
+        else:
+            found[name] = value, trial.distributions[label]
+    return found
+
+
+def _common(pairs: list[tuple[Any, BaseDistribution]]) -> BaseDistribution:
+    """Return one distribution for all values of a parameter, whose own ones differ if the sweep was extended."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    first = pairs[0][1]
+    if all(one == first for _, one in pairs):
+        return first
+    numbers = [one for _, one in pairs if isinstance(one, FloatDistribution | IntDistribution)]
+    if len(numbers) == len(pairs):
+        low, high = min(one.low for one in numbers), max(one.high for one in numbers)
+        if all(isinstance(one, IntDistribution) for one in numbers):
+            return IntDistribution(int(low), int(high))
+        return FloatDistribution(low, high, log=low > 0 and any(one.log for one in numbers))
+    listed = [one.choices if isinstance(one, CategoricalDistribution) else (value,) for value, one in pairs]
+    return CategoricalDistribution(list({repr(value): value for some in listed for value in some}.values()))
 
 
 def most_important(readable: Readable, place: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import Spec, read_spec
+from runs.sweeps.spec.spec import Spec, spec_of
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.study import Point, Study
 from runs.sweeps.study.trial_runs import setting_text
@@ -109,9 +109,16 @@ class Watcher:
 
     def __init__(self, home: Home, *, is_read_only: bool = False, storage: BaseStorage | None = None) -> None:
         self.home = home
-        self.definition: Definition = home.definition()
-        self.spec: Spec = read_spec(self.definition.spec)
-        self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only, storage=storage)
+        definition = home.definition()
+        self.study = Study(home, definition, spec_of(definition), is_read_only=is_read_only, storage=storage)
+
+    @property
+    def definition(self) -> Definition:
+        return self.study.definition
+
+    @property
+    def spec(self) -> Spec:
+        return self.study.spec
 
     def look(self) -> Status:
         """Return the state now."""
@@ -121,9 +128,7 @@ class Watcher:
         claims = self.home.last_claims(unfinished)
         running = tuple(number for number in unfinished if number in claims and claims[number].owner in living)
         abandoned = tuple(number for number in unfinished if number not in running)
-        definition = self.home.definition()
-        if definition != self.definition:  # `sweep.run` has raised the limit since
-            self.definition, self.spec = definition, read_spec(definition.spec)
+        self.study.renew()
         limit = self.spec.limit(self.definition.count)
         left_s = None if limit is None else _left_s(points, limit, len(living))
         best = best_points(points, self.spec)

@@ -282,7 +282,7 @@ def test_another_look_at_a_sweep_reads_what_is_new(request, tmp_path, monkeypatc
             assert reader.read(store, "first").status.points[7].values == (0.5,)
             assert len(read) < 10
             # Of one that is another by now, all is read again.
-            home.replace(dataclasses.replace(home.definition(), count=30))
+            home.replace(dataclasses.replace(home.definition(), count=30), home.definition())
             assert reader.read(store, "first").definition.count == 30
             assert len(read) >= num_entries
 
