@@ -49,7 +49,7 @@ def sweep(tmp_path, warm):
         yield make
 
 
-NONE = "no point of sweep s has failed"
+NONE = "sweep s has no failed points to run again"
 PLACES = ["folder", pytest.param("database", marks=pytest.mark.slow)]
 
 
@@ -176,6 +176,7 @@ def test_several_objectives_are_extended_too(sweep):
         ({"experiment": "other"}, "the experiment 'tiny', not 'other'"),
         ({"spec": over(x=[1.0, 9.0], kind=["plain"]), "script": "other.py"}, "the script 'tiny.py', not 'other.py'"),
         ({"count": 1}, "sweep.count: got 1, but 2 points of sweep s were tried; give 2 or more"),
+        ({"spec": {"run_cap": 1}}, "run_cap: got 1, but 2 points of sweep s were tried; give 2 or more"),
         ({"count": 2}, None),
         ({"spec": {"metric": {"name": "loss", "target": 0.1}, "budget": "2h", "run_cap": 9}}, None),
     ],
@@ -213,9 +214,11 @@ def test_of_two_extensions_at_once_one_wins_and_the_other_builds_on_it(sweep, re
 
 @pytest.mark.parametrize("place", PLACES)
 def test_failed_points_run_again_once_their_bug_is_fixed(sweep, request, place):
-    one = sweep({**GRID, **over(x=[0.0, 1.0], kind=["faulty", "plain"])}, destination=on(place, request))
+    one, seen = (
+        sweep({**GRID, **over(x=[0.0, 1.0], kind=["faulty", "plain"])}, destination=on(place, request)) for _ in "12"
+    )
     (one.folder / "fault.py").write_text("raise ValueError('no such thing')")
-    watcher, running = Watcher(one.home), one.agent()
+    watcher, running = Watcher(seen.home), one.agent()
     one.agent().run()
     assert watcher.look().count("FAIL") == 2
     (one.folder / "fault.py").write_text("")
@@ -260,6 +263,20 @@ def test_point_that_was_killed_too_often_has_all_its_retries_again(sweep):
     retry_failed(one.home, one.home.definition())
     one.agent(retries=0).run()
     assert [point.state for point in Watcher(one.home).look().points.values()] == ["COMPLETE"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_failed_point_of_a_living_agent_runs_again_after_a_retry_that_was_killed(sweep, request, place):
+    one = sweep({**GRID, **over(x=[0.0, 1.0])}, destination=on(place, request))
+    agent = one.agent()
+    point, _ = agent.next()
+    agent.study.finish(point.number, "FAIL", reason="a bug")
+    assert one.home.claims(point.number, "retry-killed").add(1)
+    assert retry_failed(one.home, one.home.definition()) == ["1 failed point of sweep s runs again"]
+    taken = {point.number: attempt for point, attempt in (agent.next(), agent.next())}
+    assert taken == {0: 3, 1: 0}
+    assert agent.study.point(0).num_kills(3) == 0
+    assert agent.next() is None
 
 
 @pytest.mark.slow
@@ -322,7 +339,7 @@ if x == 1.0 and not os.path.exists("go"):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
-def test_sweep_is_extended_from_the_command_line_while_two_agents_run_and_one_is_killed(tmp_path, request, place):
+def test_sweep_is_extended_by_two_commands_at_once_while_agents_run_and_one_is_killed(tmp_path, request, place):
     (tmp_path / "tiny.py").write_text(
         TINY.replace("    for step in", "    exec(open('wait.py').read())\n    for step in")
     )
@@ -336,20 +353,37 @@ def test_sweep_is_extended_from_the_command_line_while_two_agents_run_and_one_is
         while not (tmp_path / "waits").exists():
             assert first.poll() is None, first.communicate()[0]
             time.sleep(0.02)
-        wider = [sys.executable, "tiny.py", *words, "sweep.over={x: [0.0, 1.0, 2.0, 3.0, 4.0]}", *options]
-        with Process(wider, cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True, starts_python=True) as second:
-            assert any("is extended to version 2 (x, 2 more points)" in line for line in second.stdout)
-            with contextlib.closing(Place(tmp_path / "my_runs", destination).home("s")) as home:
-                os.kill(min(lease["pid"] for lease in home.leases().values()), signal.SIGKILL)
+        with contextlib.ExitStack() as stack:
+            home = stack.enter_context(contextlib.closing(Place(tmp_path / "my_runs", destination).home("s")))
+            others = [
+                stack.enter_context(
+                    Process(
+                        [sys.executable, "tiny.py", *words, f"sweep.over={{x: {values}}}", *options],
+                        cwd=tmp_path,
+                        stdout=PIPE,
+                        stderr=STDOUT,
+                        text=True,
+                        starts_python=True,
+                    )
+                )
+                for values in ([0.0, 1.0, 2.0, 3.0, 4.0], [0.0, 1.0, 2.0, 5.0])
+            ]
+            while len(home.definition().earlier) < 2:
+                assert [other.poll() for other in others] == [None, None], [other.communicate()[0] for other in others]
+                time.sleep(0.02)
+            os.kill(min(lease["pid"] for lease in home.leases().values()), signal.SIGKILL)
             (tmp_path / "go").touch()
-            out, _ = second.communicate(120)
-        assert second.returncode == 0, out
-        assert "5 of 5 done" in out
-        out, _ = first.communicate(120)
-        assert first.returncode == 0, out
+            for one in (*others, first):
+                out, _ = one.communicate(120)
+                assert one.returncode == 0, out
+                assert "6 of 6 done" in out
     with open_store(tmp_path / "my_runs") as store:
         complete = [(run["config.x"], run.get("meta.sweep.version")) for run in store.find("status=COMPLETED")]
-    assert sorted(complete, key=str) == [(0.0, None), (1.0, None), (2.0, None), (3.0, 2), (4.0, 2)]
+    assert sorted(x for x, _ in complete) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    versions = dict(complete)
+    assert [versions[x] for x in (0.0, 1.0, 2.0)] == [None] * 3
+    assert versions[3.0] == versions[4.0]
+    assert {versions[3.0], versions[5.0]} == {2, 3}
 
 
 def test_failed_points_are_retried_from_the_command_line(tmp_path):

@@ -591,6 +591,11 @@ def test_the_best_are_judged_on_fresh_seeds(sweep, monkeypatch, capfd):
     command("sweep.best", "with", "sweep.id=s", "sweep.reseed=3", FAST, cwd=grid.folder)
     with open_store(grid.place.base) as store:
         assert len(store.find()) == 8
+    # On another number of seeds, those that lack.
+    for num in (4, 2):
+        assert command("sweep.best", "with", "sweep.id=s", f"sweep.reseed={num}", FAST, cwd=grid.folder).returncode == 0
+    with open_store(grid.place.base) as store:
+        assert len(store.find()) == 10
 
 
 def test_optuna_opens_the_study_as_it_is(sweep):

@@ -73,10 +73,11 @@ def _values(
     place: Place, final: Definition, means: Means, workers: Sequence[dict[str, str]], log: Path
 ) -> dict[int, float]:
     """Run the final of one trial, and return the values of the objective by seed."""
-    with contextlib.closing(place.home(final.id)) as home:
-        if not home.create(final):  # perhaps with other seeds
-            take_up(home, final)
     number, seeds = final.id.rpartition("-")[2], final.spec["parameters"]["seed"]["values"]
+    with contextlib.closing(place.home(final.id)) as home:
+        if not home.create(final):  # perhaps with other seeds, of which more may have run
+            num_taken = Watcher(home).study.num_taken()
+            take_up(home, dataclasses.replace(final, count=max(len(seeds), num_taken)))
     say(f"trial {number} on {len(seeds)} fresh seeds: python -m runs ls --sweep {final.id}")
     points = supervise(place, final.id, means, workers, log).points.values()
     return {point.parameters["seed"]: point.values[0] for point in points if point.state == "COMPLETE"}
@@ -100,6 +101,5 @@ def _final_sweep(
         "metric": {"name": objective.name, "goal": objective.goal},
         "parameters": {**fixed, "seed": {"values": list(seeds)}},
     }
-    return dataclasses.replace(
-        definition, id=f"{definition.id}-final-{number}", spec=document, count=None, earlier=(), has_retried=False
-    )
+    id, count = f"{definition.id}-final-{number}", len(seeds)
+    return dataclasses.replace(definition, id=id, spec=document, count=count, earlier=(), has_retried=False)

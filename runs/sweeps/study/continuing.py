@@ -22,6 +22,9 @@ from runs.sweeps.study.study import Study
 
 __all__ = ["join", "retry_failed", "take_up"]
 
+# Begins the names of processes that give failed points to agents again.
+_RETRIES = "retry-"
+
 
 def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
     """Take up an existing sweep, whose runs use the script and the options of this command from now on.
@@ -54,27 +57,16 @@ def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
 
 
 def retry_failed(home: Home, definition: Definition) -> list[str]:
-    """Give the failed points of a sweep to agents again.
-
-    Args:
-        home: The home of the sweep.
-        definition: The sweep.
-
-    Returns:
-        A note on how many there are.
-
-    Raises:
-        RunsError: If the study cannot be read or written.
-    """
+    """Give the failed points of a sweep to agents again, also while agents run; return a note on how many there are."""
     study = Study(home, definition, spec_of(definition))
-    name = f"retry-{secrets.token_hex(6)}"
+    name = f"{_RETRIES}{secrets.token_hex(6)}"
     home.beat(name)  # an agent that only gives points back: nobody takes them for abandoned before it leaves
     try:
         num = _give_back(home, study, name)
     finally:
         home.leave(name)
     if not num:
-        return [f"no point of sweep {home.id} has failed"]
+        return [f"sweep {home.id} has no failed points to run again"]
     return [f"{count_text(num, 'failed point')} of sweep {home.id} {'runs' if num == 1 else 'run'} again"]
 
 
@@ -82,7 +74,8 @@ def _give_back(home: Home, study: Study, agent: str) -> int:
     """Give the failed points to agents again, except those that another process gives back; return how many."""
     claims = home.last_claims(_failed(study))
     living = home.living_agents()
-    free = {number: last.attempt + 1 for number, last in claims.items() if last.owner not in living}
+    givers = {owner for owner in living if owner.startswith(_RETRIES)}
+    free = {number: last.attempt + 1 for number, last in claims.items() if last.owner not in givers}
     while free and not study.definition.has_retried:  # others must know before a point has two trials
         home.replace(dataclasses.replace(study.definition, has_retried=True), study.definition)
         study.renew()
@@ -170,7 +163,8 @@ def _extended(existing: Definition, wanted: Definition) -> tuple[Definition, lis
     extended = dataclasses.replace(continued, earlier=(*existing.earlier, earlier))
     before, now = spec_of(existing), spec_of(extended)
     if now.grid is not None and now.size == before.size:
-        return unextended, [f"sweep {existing.id} has all points of this command already"]
+        note = f"sweep {existing.id} has all points of this command already"
+        return dataclasses.replace(unextended, count=wanted.count or existing.count), [note]
     names = [name for name, one in now.parameters.items() if one != before.parameters.get(name)]
     changes = _words(names) if now.method == before.method else f"method {now.method}"
     more = "" if now.size is None else f", {count_text(now.size - (before.size or 0), 'more point')}"
@@ -186,9 +180,10 @@ def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
         return
     num = Study(home, existing, spec_of(existing)).num_taken()
     if num > limit:
+        name = "sweep.count" if limit == current.count else "run_cap"
         raise SweepError(
-            f"sweep.count: got {limit}, but {num} points of sweep {existing.id} were tried; give {num} or more, or end "
-            f"it with: sweep.stop with sweep.id={existing.id}"
+            f"{name}: got {limit}, but {num} points of sweep {existing.id} were tried; give {num} or more, or end it "
+            f"with: sweep.stop with sweep.id={existing.id}"
         )
 
 

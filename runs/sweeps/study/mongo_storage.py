@@ -28,14 +28,12 @@ from pymongo.collection import Collection
 
 from observers.mongo.layout import Collections
 from runs.sweeps.study.outages import Outages
+from runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER
 
-__all__ = ["POINT", "MongoStorage", "convert_journal", "journal_storage"]
+__all__ = ["MongoStorage", "convert_journal", "journal_storage"]
 
-# The attribute of a trial that holds the number of its point, which is the trial's number here, too.
-POINT = "point"
+# The number of a trial is that of its point. In a further trial of a point, `_AGAIN` times its first attempt is added.
 _DIGITS = 9
-# And that of a further trial of a point, after one that failed: its first attempt. It counts in units of `_AGAIN`.
-FIRST_ATTEMPT = "first_attempt"
 _AGAIN = 10**_DIGITS
 # Trials read within so many seconds count as current: Optuna asks a dozen times for one suggestion.
 _FRESH_S = 0.05
@@ -137,7 +135,7 @@ class MongoStorage(BaseStorage):
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """See Optuna; the number of the point that the template names becomes that of the trial, created once."""
-        number = None if template_trial is None else template_trial.user_attrs.get(POINT)
+        number = None if template_trial is None else template_trial.user_attrs.get(NUMBER)
         if template_trial is not None and number is not None:
             number += template_trial.user_attrs.get(FIRST_ATTEMPT, 0) * _AGAIN
         fields = _fields(template_trial or create_trial(state=TrialState.RUNNING))
@@ -365,7 +363,7 @@ def convert_journal(journal: BaseStorage, storage: MongoStorage, name: str) -> N
     except KeyError:
         return  # it was about to be created
     for trial in journal.get_all_trials(study_id, deepcopy=False):
-        if POINT in trial.user_attrs:
+        if NUMBER in trial.user_attrs:
             storage.create_new_trial(_STUDY_ID, trial)
     for key, value in journal.get_study_system_attrs(study_id).items():
         storage.set_study_system_attr(_STUDY_ID, key, value)

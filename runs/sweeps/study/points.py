@@ -16,8 +16,22 @@ from runs.sweeps.spec.spec import Spec
 if TYPE_CHECKING:
     from optuna import Trial
 
-__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "position_of", "representative", "suggest"]
+__all__ = [
+    "FIRST_ATTEMPT",
+    "NUMBER",
+    "QUANTILE",
+    "VERSION",
+    "choices",
+    "grid_point",
+    "in_order",
+    "position_of",
+    "representative",
+    "suggest",
+]
 
+# Attributes of a trial: the number of its point; the version of the search space that it was chosen in, missing for the
+# first; and, of the further trial of a point that had failed, the attempt that it begins with.
+NUMBER, VERSION, FIRST_ATTEMPT = "point", "version", "first_attempt"
 # Ends the name of a suggestion that is a quantile of the parameter's law.
 QUANTILE = " (quantile)"
 

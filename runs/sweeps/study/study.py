@@ -21,7 +21,7 @@ from runs.sweeps.spec.objectives import violations
 from runs.sweeps.spec.spec import Spec, spec_of
 from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import shared_storage
-from runs.sweeps.study.points import suggest
+from runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
 from runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 if TYPE_CHECKING:
@@ -31,15 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "Progress", "Study"]
 
-# The attribute of a trial that holds the number of its point.
-_NUMBER = "point"
-# The one that counts how often its agent was interrupted, which is no fault of the point.
+# The attribute of a trial that counts how often its agent was interrupted, which is no fault of the point.
 _GIVEN_BACK = "given_back"
-# The version of the search space that the point was chosen in; missing for the first.
-_VERSION = "version"
-# Of the further trial of a point that had failed: the attempt that it begins with.
-_FIRST = "first_attempt"
-_INTERNAL = (_NUMBER, _VERSION, _FIRST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +246,7 @@ class Study:
             if self.spec.version > 1:
                 fresh._storage = InSpace(self._storage, spec, _version, self._parameters)  # type: ignore[assignment]
             fresh.sampler = make_sampler(spec, self.definition.seed, number)
-            suggest(spec, optuna.trial.Trial(fresh, self._id(number)))
+            suggest(spec, optuna.trial.Trial(fresh, self._ids[number]))
             trial = self._trial(number)
         return self._point(trial)
 
@@ -268,12 +261,12 @@ class Study:
         from optuna.trial import TrialState, create_trial
 
         failed = self._trial(number)
-        kept = {name: failed.user_attrs[name] for name in (_NUMBER, _VERSION) if name in failed.user_attrs}
+        kept = {name: failed.user_attrs[name] for name in (NUMBER, VERSION) if name in failed.user_attrs}
         trial = create_trial(
             state=TrialState.RUNNING,
             params=failed.params,
             distributions=failed.distributions,
-            user_attrs={**kept, _FIRST: attempt + 1},
+            user_attrs={**kept, FIRST_ATTEMPT: attempt + 1},
         )
         self._storage.create_new_trial(self._study_id, trial)
 
@@ -288,7 +281,7 @@ class Study:
         Returns:
             Whether the rule of early termination gives the point up; always False without one.
         """
-        self._storage.set_trial_intermediate_value(self._id(number), step, value)
+        self._storage.set_trial_intermediate_value(self._ids[number], step, value)
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
@@ -314,7 +307,7 @@ class Study:
         trial = self._trial(number)
         with contextlib.suppress(UpdateFinishedTrialError):
             times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
-            self._storage.set_trial_user_attr(self._id(number), _GIVEN_BACK, times)
+            self._storage.set_trial_user_attr(self._ids[number], _GIVEN_BACK, times)
 
     def finish(
         self,
@@ -345,7 +338,7 @@ class Study:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial_id = self._id(number)
+        trial_id = self._ids[number]
         try:
             for text, value in excess.items():
                 self._storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
@@ -374,7 +367,7 @@ class Study:
         """Return trials by the numbers of their points, the last one of each, and note which ones they are."""
         found: dict[int, FrozenTrial] = {}
         for trial in trials:
-            number = trial.user_attrs.get(_NUMBER)
+            number = trial.user_attrs.get(NUMBER)
             if number is not None and (number not in found or _first(found[number]) < _first(trial)):
                 found[number] = trial
         for number, trial in found.items():
@@ -388,11 +381,7 @@ class Study:
 
     def _trial(self, number: int) -> FrozenTrial:
         """Return the trial of a point as it is now."""
-        return self._storage.get_trial(self._id(number))
-
-    def _id(self, number: int) -> int:
-        """Return the id that the storage has for the trial of a point."""
-        return self._ids[number]
+        return self._storage.get_trial(self._ids[number])
 
     def _add(self, number: int) -> None:
         """Add a trial for a point, in one operation, so that none is left without its number."""
@@ -400,7 +389,7 @@ class Study:
 
         drawn: dict[str, Any] = self._drawn(number) if self.draws_alone else {}
         version = self.spec.for_point(number).version
-        notes = {_NUMBER: number, **({_VERSION: version} if version > 1 else {})}
+        notes = {NUMBER: number, **({VERSION: version} if version > 1 else {})}
         trial = create_trial(state=TrialState.RUNNING, user_attrs=notes, **drawn)
         self._ids[number] = self._storage.create_new_trial(self._study_id, trial)
 
@@ -416,7 +405,7 @@ class Study:
 
     def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""
-        number = trial.user_attrs[_NUMBER]
+        number = trial.user_attrs[NUMBER]
         if number not in self._chosen:
             try:
                 spec = self._spec_of(trial)
@@ -432,7 +421,7 @@ class Study:
         return self.spec.at(_version(trial))
 
     def _point(self, trial: FrozenTrial) -> Point:
-        number = trial.user_attrs[_NUMBER]
+        number = trial.user_attrs[NUMBER]
         if number in self._ended:
             return self._ended[number]
         point = Point(
@@ -443,7 +432,7 @@ class Study:
             dict(trial.intermediate_values),
             dict(trial.constraints),
             trial.duration.total_seconds() if trial.duration is not None else None,
-            {name: value for name, value in trial.user_attrs.items() if name not in _INTERNAL},
+            {name: value for name, value in trial.user_attrs.items() if name not in (NUMBER, VERSION, FIRST_ATTEMPT)},
             _version(trial),
             _first(trial),
         )
@@ -453,11 +442,11 @@ class Study:
 
 
 def _version(trial: FrozenTrial) -> int:
-    return int(trial.user_attrs.get(_VERSION, 1))
+    return int(trial.user_attrs.get(VERSION, 1))
 
 
 def _first(trial: FrozenTrial) -> int:
-    return int(trial.user_attrs.get(_FIRST, 0))
+    return int(trial.user_attrs.get(FIRST_ATTEMPT, 0))
 
 
 def _loaded(options: Mapping[str, Any], home: Home) -> optuna.Study:

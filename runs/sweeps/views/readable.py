@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runs.sweeps.spec.laws import Choice, Reals
 from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.points import QUANTILE, choices, position_of
+from runs.sweeps.study.points import NUMBER, QUANTILE, VERSION, choices, position_of
 from runs.sweeps.views.importances import FANOVA, importances_among
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def make_readable(study: Study, spec: Spec | None) -> Readable:
     from optuna.trial import TrialState
 
     # In the order of their points: in the study, the trials of parallel agents have other numbers.
-    trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.user_attrs.get("point", trial.number))
+    trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.user_attrs.get(NUMBER, trial.number))
     copy = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
     copy.add_trials(_with_values(trials, spec))
     complete = tuple(copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)))
@@ -104,7 +104,7 @@ def _values(trial: FrozenTrial, spec: Spec | None) -> dict[str, tuple[Any, BaseD
     """Return the values of a trial and their distributions by parameter."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    spec = spec and spec.at(trial.user_attrs.get("version", 1))
+    spec = spec and spec.at(trial.user_attrs.get(VERSION, 1))
     names = {} if spec is None else {label: name for name, label in spec.labels.items() if name in spec.parameters}
     found: dict[str, tuple[Any, BaseDistribution]] = {}
     for label, value in trial.params.items():

@@ -183,7 +183,8 @@ def check_not_all_failed(status: Status, folder: Path) -> None:
     last = status.points[max(status.points)]
     count = f"all {status.num_finished} trials have" if status.num_finished > 1 else "the one trial has"
     raise SweepError(
-        f"sweep {status.id}: {count} failed: {last.notes.get('reason', 'unknown')}; what runs printed is in {folder}"
+        f"sweep {status.id}: {count} failed: {last.notes.get('reason', 'unknown')}; what runs printed is in {folder}; "
+        "to run them again once the cause is fixed: sweep.retry_failed=True"
     )
 
 
