@@ -126,15 +126,16 @@ def test_extended_search_continues_in_the_wider_space(sweep, request, method, pl
 
 
 def test_sampler_learns_from_the_points_of_earlier_versions(sweep):
-    """With its ten startup trials in the first version, TPE draws none at random in the second one."""
+    """With ten trials of a random search before it, TPE draws none at random in a second version."""
     law = {"x": {"min": 0.0, "max": 4.0}, "n": {"values": ["a", "b"]}}
     wider = {"x": {"min": 0.0, "max": 8.0}, "n": {"values": ["a", "b", "c"]}}
     drawn = {}
     for method in ("bayes", "random"):
-        one = sweep({**GRID, "method": method, "parameters": law, "run_cap": 12}, id=method)
-        finish_all(one.agent())
-        take_up(one.home, wanted(one, spec={"parameters": wider, "run_cap": 20}))
-        drawn[method] = [point["x"] for point in finish_all(one.agent())]
+        one = sweep({**GRID, "method": "random", "parameters": law, "run_cap": 12}, id=method)
+        agent = one.agent()
+        finish_all(agent)
+        take_up(one.home, wanted(one, spec={"method": method, "parameters": wider, "run_cap": 20}))
+        drawn[method] = [point["x"] for point in finish_all(agent)]
     assert len(drawn["bayes"]) == 8
     assert not set(drawn["bayes"]) & set(drawn["random"])
 

@@ -37,7 +37,13 @@ def test_a_sweep_all_of_whose_trials_fail_ends_with_exit_code_1_and_the_reason(t
         "error: sweep s: all 3 trials have failed: trial 2 ended with exit code 1 before it recorded"
     )
     assert "recorded a run: no license for x;" in last
-    assert last.endswith("what runs printed is in my_runs/sweeps/s")
+    way_out = (
+        "what runs printed is in my_runs/sweeps/s; to run them again once the cause is fixed: sweep.retry_failed=True"
+    )
+    assert last.endswith(way_out)
+    (tmp_path / "tiny.py").write_text(TINY)
+    again = command("sweep.run", "with", OVER, "sweep.id=s", FAST, "sweep.retry_failed=True", cwd=tmp_path)
+    assert "3 of 3 done" in again.stdout
 
 
 @pytest.mark.slow
