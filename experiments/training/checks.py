@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,13 @@ def _check_optimizers(trainer: Trainer) -> None:
     if unknown:
         raise ConfigError(f"scheduler: got {', '.join(sorted(unknown))}, for which there is no optimizer")
     _check_parameters_of_loss(trainer)
+    trained = [parameter for optimizer in optimizers.values() for parameter in parameters_of(optimizer)]
+    later = [glob for freezing in freezings_of(trainer.model) for glob in freezing.frozen_after(1)]
+    if later and not any(parameter.requires_grad for parameter in trained):
+        raise ModelError(
+            f"model.unfreeze: nothing is trained in the first epoch, as {listed(later, 3)} and all else are frozen; "
+            "leave a part, such as the last layer, out of model.freeze and model.unfreeze"
+        )
 
 
 def _check_parameters_of_loss(trainer: Trainer) -> None:
@@ -128,37 +136,51 @@ def _warn_of_statistics(trainer: Trainer) -> None:
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:
-    """Reject training batches of one sample where BatchNorm would see a single value per channel."""
+    """Reject batches of one sample where BatchNorm would normalise a single value per channel."""
     ranks = data.train.ranks
     size = 1 if ranks.options.get("sync_batch_norm") else ranks.size
-    refusing = _norms_of_single_values(model, data) if data.train.last_batch_size // size == 1 else []
-    if refusing:
+    is_single = data.train.last_batch_size // size == 1
+    # In evaluation, BatchNorm without running statistics normalises by the share of a rank.
+    parts = {"validation": data.val, "test": data.test}
+    ends = [name for name, part in parts.items() if part.num_samples and part.last_batch_size < 2 * ranks.size]
+    norms = _norms_of_single_values(model, data) if is_single or ends else []
+    refusing = [type(norm).__name__ for norm in norms if not is_held_in_eval(norm)]
+    if is_single and refusing:
         every = data.train.batch_size == size
         which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
         of_rank = f" for one of {size} processes" if size > 1 else ""
         raise ModelError(f"{which} training batch holds one sample{of_rank}, which {refusing[0]} cannot take; {remedy}")
+    without = [type(norm).__name__ for norm in norms if norm.running_mean is None]
+    if ends and without:
+        of_rank = f" for one of {ranks.size} processes" if ranks.size > 1 else ""
+        raise ModelError(
+            f"the last {ends[0]} batch holds one sample{of_rank}, which {without[0]} without running statistics cannot "
+            "take; leave track_running_stats=False out, or change data.batch_size"
+        )
 
 
-def _norms_of_single_values(model: nn.Module, data: Data) -> list[str]:
-    """Return the classes of BatchNorm layers that see a single value per channel of one sample.
+def _norms_of_single_values(model: nn.Module, data: Data) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the BatchNorm layers that see a single value per channel of one sample.
 
     That depends on the size of their input, so the model computes a sample, in evaluation mode.
     """
-    refusing: list[str] = []
+    refusing: list[nn.modules.batchnorm._BatchNorm] = []
 
-    def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def look(module: Any, inputs: tuple[Tensor, ...]) -> None:
         if inputs[0].numel() == inputs[0].shape[1]:
-            refusing.append(type(module).__name__)
+            refusing.append(module)
 
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    hooks = [norm.register_forward_pre_hook(look) for norm in norms if not is_held_in_eval(norm)]
+    hooks = [norm.register_forward_pre_hook(look) for norm in norms]
     try:
         with torch.no_grad(), evaluating(model):
             for inputs, _ in data.train.epoch(0) if hooks else ():
                 model(inputs[:1])
                 break
     except (RuntimeError, ValueError, IndexError, TypeError):
-        return []  # the check of the loss reports what does not fit
+        return (
+            refusing[-1:] if refusing and refusing[-1].running_mean is None else []
+        )  # the loss's check reports others
     finally:
         for hook in hooks:
             hook.remove()
@@ -203,6 +225,12 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
     }
     if ranks.options["shard"]:
+        scalars = [name for name, parameter in trainer.model.named_parameters() if not parameter.ndim]
+        if scalars:
+            raise ConfigError(
+                f"distributed.shard: got the scalar parameter {listed(scalars, 3)}, which cannot be split; give it the "
+                "shape (1,), or leave distributed.shard out"
+            )
         reasons |= {
             "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
             "distributed.shard splits what training.average averages": average is not None,

@@ -534,9 +534,10 @@ def test_fit_with_impossible_stopping_raises(data, settings, message):
         (1, r"every training batch holds one sample, which BatchNorm1d cannot take; raise data.batch_size"),
     ],
 )
-def test_fit_with_batchnorm_and_a_batch_of_one_sample_raises(tensor_data, batch_size, message):
+@pytest.mark.parametrize("keeps_statistics", [True, False])
+def test_fit_with_batchnorm_and_a_batch_of_one_sample_raises(tensor_data, batch_size, message, keeps_statistics):
     data = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=batch_size)
-    refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8)))
+    refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8, track_running_stats=keeps_statistics)))
 
 
 @pytest.mark.parametrize(
@@ -551,6 +552,23 @@ def test_fit_of_the_cnn_and_a_batch_of_one_sample_raises_where_one_pixel_is_left
         return
     refused(data, ModelError, r"the last training .* which BatchNorm2d cannot take; set data.drop_last=True", model)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_fit_with_batchnorm_without_statistics_and_a_part_that_ends_with_one_sample_raises(tensor_data, part):
+    whole, ending = (INPUTS[:16], LABELS[:16]), (INPUTS[:9], LABELS[:9])
+    data = tensor_data(whole, *((ending, whole) if part == "validation" else (whole, ending)), batch_size=8)
+    message = (
+        rf"the last {part} batch holds one sample, which BatchNorm1d without running statistics cannot take; leave"
+    )
+    refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8, track_running_stats=False)))
+
+
+def test_fit_with_batchnorm_without_statistics_warns_once_of_metrics_that_depend_on_batches(tensor_data, caplog):
+    part = (INPUTS[:16], LABELS[:16])
+    train(tensor_data(part, part, batch_size=8), make_model(3, nn.BatchNorm1d(8, track_running_stats=False)))
+    message = "model: BatchNorm without running statistics (BatchNorm1d (2)) normalises by the batch in evaluation, too"
+    assert [message in text for text in caplog.messages] == [True]
 
 
 def test_fit_with_batchnorm_that_drops_the_last_batch_trains(tensor_data):

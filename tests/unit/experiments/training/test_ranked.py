@@ -218,6 +218,18 @@ def test_data_parallel_is_refused_with_the_reason_in_one_process_too(tensor_data
         fit(model, tensor_data(part), classes(), torch.optim.SGD(model.parameters()), log=print, epochs=1)
 
 
+class Scaled(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+
+def test_scalar_parameters_that_cannot_be_split_are_named(tensor_data, monkeypatch):
+    message = r"^distributed.shard: got the scalar parameter scale, which cannot be split; give it the shape \(1,\), or"
+    with pytest.raises(ConfigError, match=message):
+        refused(tensor_data, monkeypatch, model=Scaled(), options=SHARDED)
+
+
 def test_lbfgs_is_refused(tensor_data, monkeypatch):
     model = nn.Linear(4, 3)
     with pytest.raises(ConfigError, match="LBFGS recomputes its loss"):

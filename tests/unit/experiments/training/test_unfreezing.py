@@ -9,6 +9,7 @@ from torch import nn
 from experiments.training.callbacks import Callback
 from experiments.training.loop import fit
 from experiments.training.trainer import Task
+from ingredients.errors import ModelError
 from ingredients.losses.building import build_loss
 from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer
@@ -73,6 +74,13 @@ def test_parts_that_the_training_never_comes_to_are_warned_of(data, caplog):
     optimizer = build_optimizer(network, "SGD", lr=0.1)
     fit(network, data, Reconstruction(), optimizer, log=lambda *point: None, epochs=2)
     assert "model.unfreeze: 0 stay frozen: the training has 2 epochs" in caplog.messages
+
+
+def test_first_epoch_in_which_nothing_is_trained_is_refused_before_the_first_step(data):
+    network = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
+    Freezing(network, ["0"], [{"epoch": 3, "match": "1"}])
+    with pytest.raises(ModelError, match=r"^model.unfreeze: nothing is trained in the first epoch, as 1 and all else"):
+        fit(network, data, Reconstruction(), build_optimizer(network, "SGD", lr=0.1), log=print, epochs=4)
 
 
 def test_last_batch_of_one_sample_is_fine_for_a_frozen_norm(tensor_data):
