@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import CheckpointError
+from ingredients.errors import CheckpointError, ConfigError
 from ingredients.ranks.group import current
 from observers.record.object_names import named
 
@@ -42,6 +42,8 @@ def config() -> None:
     keep = 2
     # what to resume: auto (the unfinished run with the same config, if there is one), or another run's checkpoint
     resume: str | None = None
+    # with resume=auto, in a job of Slurm: queue the job again if a signal other than Ctrl-C ends the run
+    requeue = False
     # checkpoint for the commands evaluate, predict and export: PATH.pt, run:ID (its best weights) or run:ID@last
     path: str | None = None
     # type of weights and computation in evaluate and predict: float16 and bfloat16 take half the memory
@@ -53,7 +55,12 @@ config.legacy(last=False)  # an experiment without this ingredient saves no stat
 
 @ingredient.check
 def _check_config(config: Map) -> None:
-    """Reject a damaged checkpoint; a missing one is an error only in commands that load it."""
+    """Reject a damaged checkpoint, and a job that would start over; a missing one matters in commands that load it."""
+    if config.requeue and config.resume != "auto":
+        raise ConfigError(
+            f"checkpoint.requeue: got True with checkpoint.resume={config.resume}, so that the queued job would not "
+            "resume this run; write checkpoint.resume=auto as well"
+        )
     if config.path is not None and Path(config.path).expanduser().is_file():
         from ingredients.checkpoints.files import load_checkpoint
 
@@ -83,7 +90,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None, 
     """
     from ingredients.checkpoints.checkpointer import Checkpointer
 
-    options = {name: value for name, value in _config.items() if name not in ("path", "resume", "dtype")}
+    options = {name: value for name, value in _config.items() if name not in ("path", "resume", "requeue", "dtype")}
     options["legacy_defaults"] = _legacy_defaults(_run)
     start = None if _config.resume in (None, "auto") else Path(_config.resume)
     if run is None:

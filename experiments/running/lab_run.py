@@ -27,7 +27,7 @@ from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.notifying import Notifier
 from experiments.running.ranks import printing_to_record, publish_record, reporting_end
 from experiments.running.recorder import Recorder
-from experiments.running.resuming import check_resource, check_resumable, recorded_data
+from experiments.running.resuming import check_resource, check_resumable, going_on_later, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
@@ -397,12 +397,12 @@ class LabRun(Run):
         """
         if self._trial is not None:
             self._trial.wait_for_begin()
-        self._signals.is_patient = self.notices is not None
+        self._signals.is_patient = self.notices is not None or self._trial is not None
         seed_torch_later(self)
         self.main_function = guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
-            with reporting_end(self.notices):
+            with going_on_later(self), reporting_end(self.notices):
                 result = super().__call__(*args)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out

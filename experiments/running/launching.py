@@ -27,7 +27,7 @@ from experiments.running.lab_run import LabRun
 from experiments.running.main_file import MainFile
 from experiments.running.one_run import check_nested, given_back
 from experiments.running.origins import origins
-from experiments.running.ranks import check_same_config, meet, publish_config
+from experiments.running.ranks import check_same_config, meet, own_world, publish_config
 from experiments.running.replaying import config_of_bundle
 from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
 from experiments.running.system_metrics import check_interval
@@ -36,7 +36,7 @@ from ingredients.config.named_values import gathering
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError
 from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import World, world_of
+from ingredients.ranks.world import World
 from observers.file.observer import FileObserver
 from observers.options import (
     clean_option,
@@ -121,6 +121,7 @@ class Launcher:
         self.shown_command: str | None = None
         self.shown_words: Sequence[str] = ()
         self.world = World()
+        self._is_checking = False
 
     def show(self, words: Sequence[str], commands: Collection[str]) -> None:
         """Note the words after `print_config` or `save_config`; the first one that is a command names that command.
@@ -166,7 +167,8 @@ class Launcher:
             LabError: If the settings are invalid, or the run cannot be resumed.
             RuntimeError: If there is no command.
         """
-        self.world = world_of()
+        function = dict(self._experiment.gather_commands()).get(command or self._experiment.default_command)
+        self.world = own_world(self._experiment, None if self._is_checking else function)
         if os.environ.pop(CHECK_VARIABLE, None):
             self._check_start(config_updates, named_configs, force=bool(options.get("--force")))
         options = self._options(options)
@@ -306,7 +308,11 @@ class Launcher:
     def _check_start(self, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False) -> None:
         """Reject settings with which the main function could not start."""
         with given_back(self._experiment):
-            run = self.create_run(None, updates, named_configs, {}, {}, {"--unobserved": True, "--force": force})
+            self._is_checking = True
+            try:
+                run = self.create_run(None, updates, named_configs, {}, {}, {"--unobserved": True, "--force": force})
+            finally:
+                self._is_checking = False
             strictness.check_settings(self._experiment, run.config)
 
     # ------------------------------------------------------------------ the record

@@ -25,7 +25,7 @@ from experiments.running.signals import Terminated
 from ingredients.errors import ConfigError, RankError
 from ingredients.ranks.group import is_of_connection, leave
 from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import World
+from ingredients.ranks.world import World, world_of
 from observers.file.recording import recording_of
 from observers.file.sacred_form import plain
 from observers.record.schema import RANKS_FOLDER
@@ -34,6 +34,7 @@ __all__ = [
     "check_same_config",
     "ending_together",
     "meet",
+    "own_world",
     "printing_to_record",
     "publish_config",
     "publish_record",
@@ -44,6 +45,33 @@ _log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def own_world(experiment: sacred.Experiment, command: Any) -> World:
+    """Return the ranks of a run, and which of them this process is.
+
+    Tasks of `srun` are ranks only of a run that can have some: they may as well be workers of a queue, or separate
+    runs, which have their own settings.
+
+    Args:
+        experiment: The experiment.
+        command: The captured function of its command; None for none.
+    """
+    world = world_of()
+    if not world.meeting or (_has_ranks(experiment) and not getattr(command, "unobserved", True)):
+        return world
+    if world.rank and command is not None and not getattr(command, "unobserved", True):
+        _log.warning(
+            "task %d of %d of srun: %s has no ingredient distributed, so each task is a run of its own",
+            world.rank,
+            world.size,
+            os.fsdecode(experiment.path),
+        )
+    return World()
+
+
+def _has_ranks(experiment: sacred.Experiment) -> bool:
+    return "distributed" in [part.path for part, _ in list(experiment.traverse_ingredients())]
 
 
 def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices | None:
@@ -65,7 +93,7 @@ def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices |
         return None
     which = f"this process is rank {world.rank} of {world.size}"
     name = os.fsdecode(experiment.path)
-    if "distributed" not in [part.path for part, _ in list(experiment.traverse_ingredients())]:
+    if not _has_ranks(experiment):
         raise ConfigError(
             f"{which}, but the experiment {name} has no ingredient distributed, so that each would train by "
             "itself; add ingredients.distributed to it, or start it without torchrun"
@@ -102,7 +130,7 @@ def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mappin
         shown = ", ".join(f"{name}={mine.get(name)!r} and {its.get(name)!r}" for name in names[:3])
         error = ConfigError(
             f"rank {notices.world.rank} and rank 0 have different configs: {shown}; give all ranks the same command "
-            "line, and let config scopes draw no random numbers but from seed"
+            f"line, and let config scopes draw no random numbers but from seed{notices.world.way_out}"
         )
         notices.tell_end("FAILED", f"ConfigError: {error}")
         raise error

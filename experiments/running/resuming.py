@@ -13,6 +13,8 @@ from typing import Any
 
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
+from configs.slurm import job_id, requeue
+from experiments.running.signals import SAVED_CODE, Terminated
 from experiments.running.starting_state import check_start
 from ingredients.config.scope import completed
 from ingredients.errors import ConfigError, DataError
@@ -40,12 +42,14 @@ __all__ = [
     "folder_to_resume",
     "folder_to_start",
     "forget_folders",
+    "going_on_later",
     "recorded_data",
 ]
 
 _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
+_REQUEUE = "checkpoint.requeue"
 # Statuses of runs that have nothing to resume, or that another process is working on.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD", "COPYING", "REMOVING")
 
@@ -120,7 +124,7 @@ def folder_to_resume(
     if _command(run) != default_command:
         return None
     setting = get_by_dotted_path(run.config, _SETTING)
-    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
+    ignored = {_SETTING, _REQUEUE, *(name for name, target in aliases.items() if target == _SETTING)}
 
     def newest(launch: str | None = None) -> Path | None:
         criteria = _Criteria(run, ignored, legacy_defaults)
@@ -288,6 +292,28 @@ def recorded_data(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None
+
+
+@contextlib.contextmanager
+def going_on_later(run: Any) -> Iterator[None]:
+    """Where a signal ends the block, give its exit code, and with `checkpoint.requeue` have Slurm queue the job again.
+
+    Args:
+        run: The run, a `LabRun`; its record is complete at the end of the block.
+    """
+    try:
+        yield
+    except Terminated as error:
+        if run.is_resumed or get_by_dotted_path(run.config, _SETTING) == "auto":
+            error.code = SAVED_CODE
+        is_first = run.notices is None or not run.notices.world.rank
+        if get_by_dotted_path(run.config, _REQUEUE) and is_first and error.signal != "SIGINT":
+            reason = requeue()
+            if reason:
+                _log.warning("checkpoint.requeue: the job is not queued again: %s", reason)
+            else:
+                _log.info("checkpoint.requeue: Slurm queues job %s again", job_id())
+        raise
 
 
 def check_resumable(run: Any) -> None:

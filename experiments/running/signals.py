@@ -16,6 +16,8 @@ from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from configs.slurm import job_id
+
 __all__ = ["SAVED_CODE", "Signals", "Terminated"]
 
 P = ParamSpec("P")
@@ -33,8 +35,8 @@ class Terminated(KeyboardInterrupt):
     Attributes:
         signal: Name of the signal.
         step: The optimizer step that a checkpoint was saved after; None if none was.
-        code: Exit code: `SAVED_CODE` if the run can be resumed from a checkpoint saved for that, else by convention
-            128 and the signal's number.
+        code: Exit code: `SAVED_CODE` if a checkpoint was saved for that, or the same command resumes the run anyway;
+            else by convention 128 and the signal's number.
     """
 
     def __init__(self, number: int, step: int | None = None) -> None:
@@ -49,8 +51,8 @@ class Signals:
 
     Attributes:
         stopping: Number of the signal that was held back; None before one came.
-        is_patient: Whether further signals are held back as well. A launcher passes on the signals that all processes
-            of a job received anyway.
+        is_patient: Whether further signals are held back as well. A launcher, or the agent of a sweep, passes on the
+            signals that all processes of a job received anyway.
     """
 
     def __init__(self) -> None:
@@ -165,10 +167,10 @@ class Signals:
             _say(number, "the record of this run is completed first; Ctrl-\\ or SIGKILL end it at once")
         elif self._is_deferring and self.stopping is None:
             self.stopping = number
-            more = "" if self.is_patient else "; once more ends the run at once"
+            more = "" if self.is_patient or job_id() is not None else "; once more ends the run at once"
             _say(number, f"saving a checkpoint after this step{more}")
-        elif self._is_deferring and self.is_patient:
-            return
+        elif self._is_deferring and (self.is_patient or (number != signal.SIGINT and job_id() is not None)):
+            return  # Slurm sends it to all processes of a job, to srun as well, which passes it on
         else:
             raise _exception(number)
 

@@ -192,8 +192,7 @@ class Ranks:
             yield
             return
         self._num_turns += 1
-        node = self.rank - self.world.local_rank
-        turn = f"turn/{self._num_turns}/{node}"
+        turn = f"turn/{self._num_turns}/{self.world.node}"
         if self.world.local_rank:
             self._notices.take(turn)
         yield

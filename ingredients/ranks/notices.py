@@ -1,7 +1,7 @@
 """`Notices`: messages between ranks beside the training: the config, the record, and how each rank ended.
 
-They are kept in the store at MASTER_ADDR:MASTER_PORT, through which ranks connect. A rank that waits for a notice also
-checks for ranks that have ended, so none waits for a dead one.
+They are kept in the store through which ranks connect, at MASTER_ADDR:MASTER_PORT or `World.meeting`. A rank that waits
+for a notice also checks for ranks that have ended, so none waits for a dead one.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ class Notices:
         import torch.distributed as dist
 
         self.world = world
+        where = f"tcp://{world.meeting}?rank={world.rank}&world_size={world.size}" if world.meeting else "env://"
         try:
-            store, _, _ = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=_MEET_S)))
+            timeout = datetime.timedelta(seconds=_MEET_S)
+            store, _, _ = next(dist.rendezvous(where, timeout=timeout))
         except (RuntimeError, ValueError) as error:
+            at = world.meeting or " and ".join(f"{name}={os.environ[name]}" for name in ("MASTER_ADDR", "MASTER_PORT"))
             raise RankError(
-                f"rank {world.rank}: cannot meet the others at MASTER_ADDR={os.environ['MASTER_ADDR']}, "
-                f"MASTER_PORT={os.environ['MASTER_PORT']} ({str(error).splitlines()[0]})"
+                f"rank {world.rank}: cannot meet the others at {at} ({str(error).splitlines()[0]}){world.way_out}"
             ) from error
         # A launcher may keep its store, with its content, when it restarts its processes.
         self.store = dist.PrefixStore(f"attempt/{world.restarts}", store)

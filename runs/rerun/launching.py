@@ -82,6 +82,7 @@ class Launch:
             added: Variables that replace those of this process, and that the launch's own replace in turn.
         """
         merged = {**os.environ, **(added or {}), **self.environment}
+        merged.pop("SLURM_STEP_NUM_TASKS", None)  # the process is no task of srun, as its parent may be
         return {name: value for name, value in merged.items() if value or name not in self.environment}
 
 

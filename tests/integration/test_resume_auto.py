@@ -131,7 +131,7 @@ def test_changes_since_the_first_session_are_told_once(run, tmp_path, caplog):
 
 
 def test_run_that_was_started_without_the_setting_is_continued(run):
-    assert [run(fail=True, resume=None), run()] == [1, 1]
+    assert [run(fail=True, resume=None), run(fail=True), run(**{"checkpoint.requeue": True})] == [1, 1, 1]
 
 
 def test_restarted_ranks_continue_the_run_that_they_began_from_the_state_of_another(run, tmp_path, monkeypatch):
@@ -140,7 +140,9 @@ def test_restarted_ranks_continue_the_run_that_they_began_from_the_state_of_anot
     state.parent.mkdir()
     save_checkpoint({"model": {}, "epoch": 1, "batch": 0, "step": 3, "losses": [], "streams": {}}, state)
     for restarts in (0, 1):
-        monkeypatch.setattr(launching, "world_of", lambda restarts=restarts: World(launch="job", restarts=restarts))
+        monkeypatch.setattr(
+            launching, "own_world", lambda *_, restarts=restarts: World(launch="job", restarts=restarts)
+        )
         assert run(fail=True, resume=str(state), lr=0.2, meta={"ranks": {"launch": "job"}}) == 2
     first, second = (json.loads((tmp_path / id / "run.json").read_text()) for id in "12")
     assert (second["parent"], len(second["sessions"])) == (first["uid"], 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,9 +15,11 @@ from torch import nn
 from experiments import Experiment
 from experiments.running.signals import SAVED_CODE, Signals, Terminated
 from experiments.training.loop import fit
+from ingredients import checkpoint
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.datasets.batches import Data, TensorBatches
+from ingredients.errors import ConfigError
 from ingredients.losses.building import build_loss
 from observers import FileObserver, run_folder
 
@@ -236,3 +239,88 @@ def test_training_in_a_folder_of_any_name_goes_on(tmp_path):
     record = Record()
     Checkpointer(tmp_path / "my-states", {}, resume=True, record=record).begin({"model": nn.Linear(1, 1)})
     assert record.step == 0
+
+
+# ---------------------------------------------------------------------- going on later
+
+# Notes what it is asked, and the status of the run at that time.
+SCONTROL = """#!/bin/sh
+[ "$1" = show ] && echo "JobId=7 JobState={state} Reason=None Restarts=0" && exit
+echo "$*" $(grep -o '"status": "[A-Z]*"' {folder}/runs/1/run.json) >> {folder}/asked
+"""
+
+
+@pytest.fixture
+def in_slurm(tmp_path, monkeypatch):
+    def begin(state="RUNNING"):
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        (tmp_path / "scontrol").write_text(SCONTROL.format(folder=tmp_path, state=state))
+        (tmp_path / "scontrol").chmod(0o755)
+        return tmp_path / "asked"
+
+    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return begin
+
+
+def end_of(tmp_path, number, **settings):
+    """Return the end of a run that a signal meets before there is a state, such as while it reads its data."""
+    experiment = Experiment("early", [checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
+    experiment.observers.append(FileObserver(tmp_path / "runs"))
+    experiment.main(lambda: os.kill(os.getpid(), number))
+    with pytest.raises(KeyboardInterrupt) as ended:
+        experiment.run(config_updates={"checkpoint": settings})
+    return ended.value
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_before_the_first_state_ends_with_75_where_the_same_command_resumes(tmp_path, number):
+    assert end_of(tmp_path, number).code == 128 + number
+    assert end_of(tmp_path, number, resume="auto").code == SAVED_CODE
+
+
+def test_a_run_has_slurm_queue_its_job_again_once_it_is_recorded(tmp_path, in_slurm):
+    asked = in_slurm()
+    assert end_of(tmp_path, signal.SIGUSR1, resume="auto", requeue=True).code == SAVED_CODE
+    assert asked.read_text() == 'requeue 7 "status": "INTERRUPTED"\n'
+
+
+def test_nothing_is_queued_again_after_ctrl_c_or_scancel(tmp_path, in_slurm, caplog):
+    asked = in_slurm()
+    end_of(tmp_path, signal.SIGINT, resume="auto", requeue=True)
+    in_slurm("COMPLETING")
+    end_of(tmp_path, signal.SIGTERM, resume="auto", requeue=True)
+    assert not asked.exists()
+    assert "the job is not queued again: job 7 is COMPLETING, as a cancelled one is" in caplog.text
+
+
+def test_requeue_outside_of_slurm_is_said_at_the_end(tmp_path, in_slurm, caplog):
+    assert end_of(tmp_path, signal.SIGTERM, resume="auto", requeue=True).code == SAVED_CODE
+    assert "the job is not queued again: this process belongs to no job of Slurm" in caplog.text
+
+
+@pytest.mark.parametrize("resume", [None, "my_runs/3/checkpoints/last.pt"])
+def test_a_job_that_would_start_over_is_rejected(tmp_path, resume):
+    experiment = Experiment("early", [checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
+    experiment.main(lambda: None)
+    with pytest.raises(ConfigError, match=f"checkpoint.requeue: got True with checkpoint.resume={resume}"):
+        experiment.run(config_updates={"checkpoint": {"resume": resume, "requeue": True}})
+
+
+def test_in_slurm_a_signal_that_comes_twice_does_not_keep_the_state_from_being_saved(in_slurm):
+    in_slurm()
+    signals = Signals()
+
+    @signals.interruptible
+    def send(number):
+        os.kill(os.getpid(), number)
+
+    with contextlib.suppress(KeyboardInterrupt), signals.handled(), signals.deferred():
+        for _ in range(3):
+            send(signal.SIGTERM)
+        assert signals.stopping == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+    with pytest.raises(Terminated):
+        signals.stop(None)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -244,7 +245,8 @@ def test_agents_that_are_at_work_are_not_submitted_again(grid, capfd):
 
 
 @pytest.mark.nightly
-def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(grid):
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])  # a warning, and what begins a grace time
+def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(grid, number):
     needing_submitit()
     place, definition, means = grid
     folder = place.base.parent
@@ -261,11 +263,11 @@ def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(gri
         (folder / "fault.py").write_text("pass")
         for child in psutil.Process().children(recursive=True):
             if "submitit.core._submit" in child.cmdline():
-                child.send_signal(signal.SIGUSR2)  # as Slurm does
+                child.send_signal(number)
 
     thread = threading.Thread(target=preempt, daemon=True)
     thread.start()
-    options = {"cluster": "local", "timeout_min": 5}
+    options = {"cluster": "local", "timeout_min": 5, "max_num_timeout": 7, "python": shlex.quote(sys.executable)}
     status = Engine("slurm", slurm=options).run(place, definition, means, [{}], place.base / "log")
     thread.join(10)
     assert [point.state for point in status.points.values()] == ["COMPLETE", "COMPLETE"]

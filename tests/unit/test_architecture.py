@@ -25,8 +25,8 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.collection configs.command configs.map configs.packages configs.shipped configs.standard_streams"
-    " configs.yaml_text",
+    "configs.collection configs.command configs.map configs.packages configs.shipped configs.slurm"
+    " configs.standard_streams configs.yaml_text",
     "configs.printing configs.sending",
     "configs.importing",
     "configs",

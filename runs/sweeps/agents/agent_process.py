@@ -152,7 +152,9 @@ def main() -> int:
         signal.signal(number, _leave)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM}
+        )  # Ray and a task of Slurm block them
     os.environ.pop(TRIAL_VARIABLE, None)
     means = request["means"]
     paths = {name: Path(means[name]) for name in ("base", "lab") if means[name] is not None}
@@ -178,6 +180,7 @@ def _request() -> dict[str, Any] | None:
 
 
 def _leave(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # Slurm may send it to all processes of a job, and the task passes it on
     sys.exit(128 + number)
 
 

@@ -1,23 +1,29 @@
 """Agents of a sweep as an array job of Slurm, through submitit; or, to try that, as processes on this machine.
 
-A task of the array starts an agent's process and waits for it. If Slurm preempts the task, or its time is over, the
-agent has its run save a state, and the task is queued again.
+A task of the array starts an agent's process and waits for it. If Slurm preempts the task, or its time is nearly over,
+the agent has its run save a state, and the task is queued again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import secrets
 import shlex
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from configs.slurm import requeue
 from runs.errors import SweepError, needing_extra
-from runs.sweeps.agents.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
+from runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
 from runs.sweeps.agents.display import display
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.study.place import Place
@@ -26,6 +32,10 @@ from runs.sweeps.views.status import Status, Watcher, say
 __all__ = ["ArrayTask", "run_array"]
 
 _LOOK_S = 1.0
+# Seconds between two questions to Slurm whether a job is gone.
+_ASK_S = 15.0
+# Time limits after which a task is queued again: as long as there is work.
+_MOST_TIMEOUTS = 10**9
 # submitit's names for resources, and its options that are the same on all clusters.
 _RESOURCES = {"cpus": "cpus_per_task", "gpus": "gpus_per_node", "memory_gb": "mem_gb"}
 _GENERIC = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}
@@ -40,30 +50,48 @@ class ArrayTask:
 
     def __init__(self, request: Path) -> None:
         self._request = request
-        self._process: AgentProcess | None = None
 
     def __call__(self) -> int:
-        """Work until nothing is left to take; return the agent's exit code."""
+        """Work until nothing is left to take, and return the agent's exit code; a task that is preempted is requeued.
+
+        Raises:
+            SystemExit: Once the task is queued again, so that submitit notes no result.
+            SweepError: If the task was preempted or cancelled, and cannot be queued again.
+        """
+        from submitit.core.job_environment import JobEnvironment, SignalHandler
+
+        warning = JobEnvironment._usr_sig()
+        queue_again: Any = signal.getsignal(warning)
+        is_queued = isinstance(getattr(queue_again, "__self__", None), SignalHandler)  # not in this very process
+        received: list[int] = []
+
+        def interrupt(number: int, frame: Any) -> None:
+            received.append(number)
+            process.interrupt(signal.SIGTERM)
+
+        # Held back while the agent starts. It keeps that of Slurm's warning, which may go to all processes of a job.
+        held = {signal.SIGTERM, warning} if is_queued else set()
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
         with open(1, "ab", closefd=False) as stdout:
-            self._process = AgentProcess(json.loads(self._request.read_bytes()), stdout)
-        self._process.wait()
-        self._process.release()
-        return self._process.poll() or 0
+            process = AgentProcess(json.loads(self._request.read_bytes()), stdout)
+        for number in held:
+            signal.signal(number, interrupt)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
+        process.wait()
+        process.release()
+        if received and process.poll():
+            ask = partial(queue_again, warning, None)
+            reason = requeue(ask) if JobEnvironment().cluster == "slurm" else ask()
+            if reason:
+                raise SweepError(f"the agent was interrupted, and is not queued again: {reason}")
+            sys.exit(1)
+        return process.poll() or 0
 
     def checkpoint(self) -> Any:
-        """Interrupt the agent, and return the task that submitit queues next."""
+        """Return the task that submitit queues next."""
         from submitit.helpers import DelayedSubmission
 
-        if self._process is not None:
-            self._process.interrupt()
-            # `wait` holds a lock: this is called in the middle of it.
-            deadline = time.monotonic() + END_BOUND_S
-            with contextlib.suppress(ChildProcessError):
-                while time.monotonic() < deadline and not os.waitid(
-                    os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
-                ):
-                    time.sleep(0.05)
-        return DelayedSubmission(ArrayTask(self._request))
+        return DelayedSubmission(self)
 
 
 def run_array(
@@ -108,7 +136,7 @@ def run_array(
         if jobs:
             say(f"{job}: agents are queued, and write to {folder}")
         try:
-            status = _watch(watcher, status, jobs)
+            status = _watch(watcher, status, jobs, number if options.get("cluster", "slurm") == "slurm" else "")
         except KeyboardInterrupt:
             say(_continuing(id, job, number))
             raise
@@ -126,16 +154,29 @@ def _continuing(id: str, job: str, number: str) -> str:
     )
 
 
-def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any]) -> Status:
+def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], number: str) -> Status:
     """Show the progress of a sweep until all jobs have ended and no other agent works; return the last status."""
+    asked = time.monotonic()
+    is_gone = False
     with display(status, watcher) as look:
         while True:
-            has_ended = all(job.done() for job in jobs)
+            if number and time.monotonic() > asked + _ASK_S:
+                is_gone, asked = _is_gone(number), time.monotonic()
+            has_ended = is_gone or all(job.done() for job in jobs)
             status = watcher.look()
             look(status)
             if has_ended and (status.is_done or not status.num_agents):
                 return status
             time.sleep(_LOOK_S)
+
+
+def _is_gone(number: str) -> bool:
+    """Return whether no task of a job runs or waits: submitit learns that from Slurm's accounting, if there is any."""
+    try:
+        done = subprocess.run(["squeue", "--noheader", f"--jobs={number}"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "Invalid job id" in done.stderr or (done.returncode == 0 and not done.stdout.strip())
 
 
 def _write_request(folder: Path, request: Mapping[str, Any]) -> Path:
@@ -158,16 +199,20 @@ def _submit(
     with needing_extra("slurm", "sweep.engine=slurm"):
         import submitit
         from submitit.core.utils import FailedJobError
-    own = dict(options)
-    cluster = own.pop("cluster", "slurm")
+    own = {"max_num_timeout": _MOST_TIMEOUTS, **options}
+    cluster, lines = own.pop("cluster", "slurm"), own.pop("setup", [])
     # Its Python starts in another folder, and finds the lab's packages by this.
-    setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}", *own.pop("setup", [])]
+    setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"]
+    setup += [lines] if isinstance(lines, str) else lines
+    arguments = inspect.signature(submitit.core.plugins.get_executors()[cluster].__init__).parameters
+    made_with = {f"{cluster}_{name}": own.pop(name) for name in list(own) if name in arguments}
+    own.pop("max_num_timeout", None)  # where tasks are not queued again
     given = {"name": f"sweep-{id}", **{_RESOURCES[name]: value for name, value in resources.items()}, **own}
     parameters = {name if name in _GENERIC else f"slurm_{name}": value for name, value in given.items()}
     if cluster in ("slurm", "local"):
         parameters[f"{cluster}_setup"] = setup
     try:
-        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster, **made_with)
         executor.update_parameters(**parameters)
         with executor.batch():
             return [executor.submit(task) for task in tasks]

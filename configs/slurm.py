@@ -1,0 +1,61 @@
+"""The job of Slurm that this process belongs to, and how it is queued again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+
+__all__ = ["job_id", "requeue"]
+
+# Attempts to reach a controller that is busy or restarts, and the seconds between two of them.
+_ATTEMPTS, _WAIT_S = 5, 2.0
+_BOUND_S = 60
+
+
+def job_id() -> str | None:
+    """Return the id of the job as Slurm's commands take it; None outside of Slurm."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    # The number of an array's last task is also that of the whole array.
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID") or None
+
+
+def requeue(ask: Callable[[], None] | None = None) -> str:
+    """Have Slurm queue this job again, unless the job was cancelled: Slurm would start that again, too.
+
+    Args:
+        ask: Asks Slurm for it; by default `scontrol requeue` does.
+
+    Returns:
+        Why the job is not queued again; empty if it is.
+    """
+    job = job_id()
+    if job is None:
+        return "this process belongs to no job of Slurm"
+    try:
+        fields = dict(re.findall(r"(\w+)=(\S+)", _scontrol("show", "job", "--oneliner", job)))
+        if int(fields.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            return ""  # Slurm has done so itself, as it does with a job that it preempts without a grace time
+        if fields.get("JobState") != "RUNNING":
+            return f"job {job} is {fields.get('JobState')}, as a cancelled one is"
+        if ask is None:
+            _scontrol("requeue", job)
+        else:
+            ask()
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return f"job {job}: {getattr(error, 'stderr', None) or error}".strip()
+    return ""
+
+
+def _scontrol(*words: str) -> str:
+    """Run scontrol, and return its output."""
+    for left in reversed(range(_ATTEMPTS)):
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_BOUND_S)
+        if done.returncode and left and "contact" in done.stderr:
+            time.sleep(_WAIT_S)
+            continue
+        done.check_returncode()
+        return done.stdout
+    raise AssertionError("unreachable")
