@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 __all__ = ["job_id", "requeue"]
 
+# States of a job that has not ended. Slurm shows SIGNALING for a moment when it preempts a job.
+_GOING_ON = ("RUNNING", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
 # Attempts to reach a controller that is busy or restarts, and the seconds between two of them.
 _ATTEMPTS, _WAIT_S = 5, 2.0
 _BOUND_S = 60
@@ -38,7 +40,7 @@ def requeue(ask: Callable[[], None] | None = None) -> str:
         fields = dict(re.findall(r"(\w+)=(\S+)", _scontrol("show", "job", "--oneliner", job)))
         if int(fields.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
             return ""  # Slurm has done so itself, as it does with a job that it preempts without a grace time
-        if fields.get("JobState") != "RUNNING":
+        if fields.get("JobState") not in _GOING_ON and fields.get("Reason") != "TimeLimit":
             return f"job {job} is {fields.get('JobState')}, as a cancelled one is"
         if ask is None:
             _scontrol("requeue", job)

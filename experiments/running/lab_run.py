@@ -402,7 +402,7 @@ class LabRun(Run):
         self.main_function = guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
-            with going_on_later(self), reporting_end(self.notices):
+            with going_on_later(self, owns_job=self._trial is None), reporting_end(self.notices):
                 result = super().__call__(*args)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out

@@ -295,11 +295,12 @@ def recorded_data(folder: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def going_on_later(run: Any) -> Iterator[None]:
+def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
     """Where a signal ends the block, give its exit code, and with `checkpoint.requeue` have Slurm queue the job again.
 
     Args:
         run: The run, a `LabRun`; its record is complete at the end of the block.
+        owns_job: Whether the job is for this run alone, and not for an agent or a worker that runs others, too.
     """
     try:
         yield
@@ -307,7 +308,7 @@ def going_on_later(run: Any) -> Iterator[None]:
         if run.is_resumed or get_by_dotted_path(run.config, _SETTING) == "auto":
             error.code = SAVED_CODE
         is_first = run.notices is None or not run.notices.world.rank
-        if get_by_dotted_path(run.config, _REQUEUE) and is_first and error.signal != "SIGINT":
+        if owns_job and get_by_dotted_path(run.config, _REQUEUE) and is_first and error.signal != "SIGINT":
             reason = requeue()
             if reason:
                 _log.warning("checkpoint.requeue: the job is not queued again: %s", reason)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from configs.slurm import job_id
 from observers.record.identity import CHECK_VARIABLE
 from runs.errors import LaunchError, naming_os_errors
 from runs.rerun.launching import Launch
@@ -190,6 +191,8 @@ def raising_signals() -> Iterator[None]:
     """Raise SystemExit on SIGTERM and SIGHUP where they would end this process; only the main thread can do so."""
 
     def leave(number: int, frame: Any) -> None:
+        if job_id() is not None:  # Slurm may send it to all processes of a job, and to srun, which passes it on
+            signal.signal(number, signal.SIG_IGN)
         sys.exit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():

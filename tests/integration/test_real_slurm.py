@@ -28,7 +28,7 @@ PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "srun") if shutil.which(name, path=PATH) is None]
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: {', '.join(MISSING)}"),
 ]
 
@@ -70,10 +70,13 @@ PartitionName=low Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTie
 PartitionName=high Nodes={host} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
-# Epochs of four steps, each of which takes as many seconds as the file `pace` says.
+# Epochs of four steps, each of which takes as many seconds as the file `pace` says; the file `hold` delays its start.
 LONG = f"""
 import sys, time
 from pathlib import Path
+(Path(__file__).parent / "starting").touch()
+while (Path(__file__).parent / "hold").exists():
+    time.sleep(0.05)
 sys.path.insert(0, {str(ROOT)!r})
 from experiments import Experiment
 from ingredients import checkpoint, sweep
@@ -136,7 +139,7 @@ def free_ports(number):
         return [probe.getsockname()[1] for probe in probes]
 
 
-def wait_for(condition, what, timeout_s=120):
+def wait_for(condition, what, timeout_s=300):
     until = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < until, f"waited {timeout_s} s for {what}"
@@ -203,6 +206,14 @@ class Slurm:
         """Take all of the node, and give it back; the jobs that had it are about to be queued again by then."""
         self("srun", "--partition=high", "--ntasks=4", "true")
 
+    @contextlib.contextmanager
+    def preempting(self, job):
+        """Run the block while a job has its grace time, and then give the node back."""
+        with Process(["srun", "--partition=high", "--ntasks=4", "true"], env=self.env) as taking:
+            wait_for(lambda: self.state(job).get("PreemptTime", "None") != "None", f"the preemption of job {job}")
+            yield
+            assert taking.wait(120) == 0
+
 
 @pytest.fixture(scope="module", params=["linuxproc", "pgid"])
 def slurm(request, tmp_path_factory):
@@ -257,6 +268,18 @@ def saved_steps(folder):
     return logged, [torch.load(state, weights_only=True)["step"] for state in states]
 
 
+def hold(folder):
+    """Let the next processes of the long training wait before they import anything."""
+    (folder / "starting").unlink()
+    (folder / "hold").touch()
+
+
+def starting(folder):
+    """Wait until such a process has started, and let the next one be waited for as well."""
+    wait_for((folder / "starting").exists, "the start of the training")
+    (folder / "starting").unlink()
+
+
 def sweeping(slurm, folder, *words, values="[0.1, 0.2]", options="timeout_min: 10"):
     over = f"sweep.over={{lr: {values}}}"
     fixed = (
@@ -265,16 +288,19 @@ def sweeping(slurm, folder, *words, values="[0.1, 0.2]", options="timeout_min: 1
         "sweep.engine=slurm",
         f"sweep.slurm={{partition: low, {options}}}",
     )
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'sacristan[slurm]'")
     command = [sys.executable, "long.py", "sweep.run", "with", over, *fixed, *words]
     return Process(command, cwd=folder, env=slurm.env, stdout=PIPE, stderr=STDOUT, text=True)
 
 
 def job_of(sweep):
     """Return the number of the job that a sweep submits."""
+    said = []
     for line in sweep.stdout:
         if found := re.search(r"job (\d+): agents are queued", line):
             return found[1]
-    raise AssertionError("no job was submitted")
+        said.append(line)
+    raise AssertionError(f"no job was submitted: {''.join(said)}")
 
 
 def training(folder, number, step=4):
@@ -311,20 +337,36 @@ def test_agents_that_are_preempted_within_a_grace_time_save_and_are_queued_again
 
 
 def test_an_agent_is_queued_again_at_each_of_five_time_limits(slurm, long):
-    # Slurm warns of the end of the only minute that a task has.
+    # Slurm warns of the end of the only minute that a task has, some time in its second half.
     (long / "pace").write_text("0.5")
-    options = "timeout_min: 1, signal_delay_s: 45"
-    with sweeping(slurm, long, "epochs=300", values="[0.1]", options=options) as sweep:
+    options = "timeout_min: 1, signal_delay_s: 15"
+    with sweeping(slurm, long, "epochs=150", values="[0.1]", options=options) as sweep:
         job = job_of(sweep)
         for times in range(1, 6):
             slurm.restarted(job, times)
         (long / "pace").write_text("0")
         said = sweep.stdout.read()
         assert sweep.wait() == 0, said
-    assert check_uncut(long, slurm, "epochs=300") == [0.1]
+    assert check_uncut(long, slurm, "epochs=150") == [0.1]
     with open_store(long / "my_runs") as store:
         (found,) = store.find()
     assert {one["status"] for one in found.sessions[:-1]} == {"INTERRUPTED"}
+
+
+def test_an_agent_that_is_preempted_while_it_starts_is_queued_again(slurm, long):
+    (long / "sitecustomize.py").write_text(LONG.partition("sys.path")[0])
+    (long / "hold").touch()
+    (long / "pace").write_text("0")
+    setup = f"export PYTHONPATH={long}:$PYTHONPATH"
+    with sweeping(slurm, long, values="[0.1]", options=f"timeout_min: 10, setup: ['{setup}']") as sweep:
+        job = job_of(sweep)
+        wait_for((long / "starting").exists, "the start of the task")
+        with slurm.preempting(job):
+            (long / "hold").unlink()
+        said = sweep.stdout.read()
+        assert sweep.wait() == 0, said
+    assert slurm.state(job)["Restarts"] == "1"
+    assert check_uncut(long, slurm) == [0.1]
 
 
 def test_a_cancelled_array_saves_its_states_and_stays_away(slurm, long):
@@ -370,19 +412,35 @@ def submit(slurm, folder, page):
 def test_the_script_of_the_docs_goes_on_whenever_the_signal_comes(slurm, long, page):
     job = submit(slurm, long, page)
     training(long, 1)
+    hold(long)
     slurm("scancel", "--signal=USR1", job)
-    slurm.restarted(job, 1)
-    wait_for(lambda: f"{job}.0" in slurm("squeue", "--steps", "--noheader"), "the step")
-    slurm("scancel", "--signal=USR1", job)  # while Python starts
+    starting(long)
+    slurm("scancel", "--signal=USR1", job)
     slurm.restarted(job, 2)
+    starting(long)
+    with slurm.preempting(job):
+        pass
+    slurm.restarted(job, 3)
+    (long / "hold").unlink()
     training(long, 1)
     slurm.preempt()
     logged, saved = saved_steps(long)
     assert logged == saved
-    slurm.restarted(job, 3)
+    slurm.restarted(job, 4)
     (long / "pace").write_text("0")
     wait_for(lambda: slurm.state(job)["JobState"] == "COMPLETED", "the end of the training")
     assert check_uncut(long, slurm, *(["seed=1"] if page == "resuming.md" else [])) == [0.1]
+
+
+def test_a_job_without_a_warning_goes_on_after_its_time_limit(slurm, long):
+    script = f"srun {sys.executable} long.py with epochs=500 resume=auto checkpoint.requeue=True"
+    job = slurm("sbatch", "--parsable", "--partition=low", "--time=1", f"--chdir={long}", "--wrap", script)
+    slurm.restarted(job, 1)
+    with open_store(long / "my_runs") as store:
+        assert store.find()[0].sessions[0]["status"] == "INTERRUPTED"
+    (long / "pace").write_text("0")
+    wait_for(lambda: slurm.state(job)["JobState"] == "COMPLETED", "the end of the training")
+    assert check_uncut(long, slurm, "epochs=500") == [0.1]
 
 
 @pytest.mark.parametrize("page", PAGES)

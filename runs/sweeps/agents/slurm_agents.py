@@ -36,6 +36,11 @@ _LOOK_S = 1.0
 _ASK_S = 15.0
 # Time limits after which a task is queued again: as long as there is work.
 _MOST_TIMEOUTS = 10**9
+# Holds signals of Slurm back while Python and submitit start, until the task handles them.
+_HOLDING = (
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {%s}); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
 # submitit's names for resources, and its options that are the same on all clusters.
 _RESOURCES = {"cpus": "cpus_per_task", "gpus": "gpus_per_node", "memory_gb": "mem_gb"}
 _GENERIC = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}
@@ -198,12 +203,16 @@ def _submit(
     """
     with needing_extra("slurm", "sweep.engine=slurm"):
         import submitit
+        from submitit.core.job_environment import JobEnvironment
         from submitit.core.utils import FailedJobError
     own = {"max_num_timeout": _MOST_TIMEOUTS, **options}
     cluster, lines = own.pop("cluster", "slurm"), own.pop("setup", [])
     # Its Python starts in another folder, and finds the lab's packages by this.
     setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"]
     setup += [lines] if isinstance(lines, str) else lines
+    if cluster == "slurm":
+        held = f"{signal.SIGTERM:d}, {JobEnvironment._usr_sig():d}"
+        own["python"] = f"{own.get('python', shlex.quote(sys.executable))} -I -S -c {shlex.quote(_HOLDING % held)}"
     arguments = inspect.signature(submitit.core.plugins.get_executors()[cluster].__init__).parameters
     made_with = {f"{cluster}_{name}": own.pop(name) for name in list(own) if name in arguments}
     own.pop("max_num_timeout", None)  # where tasks are not queued again

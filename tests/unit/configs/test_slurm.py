@@ -9,7 +9,7 @@ SCONTROL = """#!/bin/sh
 echo "$*" >> {folder}/asked
 [ -e {folder}/away ] && rm {folder}/away && echo "Unable to contact slurm controller (connect failure)" >&2 && exit 1
 [ "$1" = requeue ] && [ -e {folder}/refuses ] && echo "Only batch jobs are accepted" >&2 && exit 1
-[ "$1" = requeue ] || echo "JobId=7 JobName=a=b JobState={state} Reason=None Restarts={restarts} ExitCode=0:0"
+[ "$1" = requeue ] || echo "JobId=7 JobName=a=b JobState={state} Reason={reason} Restarts={restarts} ExitCode=0:0"
 """
 
 
@@ -21,8 +21,9 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "_WAIT_S", 0)
 
-    def make(state="RUNNING", restarts=0):
-        (tmp_path / "scontrol").write_text(SCONTROL.format(folder=tmp_path, state=state, restarts=restarts))
+    def make(state="RUNNING", restarts=0, reason="None"):
+        values = {"folder": tmp_path, "state": state, "restarts": restarts, "reason": reason}
+        (tmp_path / "scontrol").write_text(SCONTROL.format(**values))
         (tmp_path / "scontrol").chmod(0o755)
         return lambda: (tmp_path / "asked").read_text().splitlines()
 
@@ -41,6 +42,13 @@ def test_a_task_of_an_array_is_queued_again_by_itself(job, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     assert slurm.requeue() == ""
     assert asked()[-1] == "requeue 5_2"
+
+
+def test_a_job_is_queued_again_while_it_is_preempted_and_at_its_time_limit(job):
+    job("SIGNALING")
+    assert slurm.requeue() == ""
+    job("COMPLETING", reason="TimeLimit")
+    assert slurm.requeue() == ""
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED"])
