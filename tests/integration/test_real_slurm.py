@@ -354,15 +354,16 @@ def test_an_agent_is_queued_again_at_each_of_five_time_limits(slurm, long):
 
 
 def test_an_agent_that_is_preempted_while_it_starts_is_queued_again(slurm, long):
-    (long / "sitecustomize.py").write_text(LONG.partition("sys.path")[0])
-    (long / "hold").touch()
+    waiting = LONG.partition("sys.path")[0].replace('"hold"', '"hold-task"').replace('"starting"', '"starting-task"')
+    (long / "sitecustomize.py").write_text(waiting)
+    (long / "hold-task").touch()
     (long / "pace").write_text("0")
     setup = f"export PYTHONPATH={long}:$PYTHONPATH"
     with sweeping(slurm, long, values="[0.1]", options=f"timeout_min: 10, setup: ['{setup}']") as sweep:
         job = job_of(sweep)
-        wait_for((long / "starting").exists, "the start of the task")
+        wait_for((long / "starting-task").exists, "the start of the task")
         with slurm.preempting(job):
-            (long / "hold").unlink()
+            (long / "hold-task").unlink()
         said = sweep.stdout.read()
         assert sweep.wait() == 0, said
     assert slurm.state(job)["Restarts"] == "1"

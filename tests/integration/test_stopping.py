@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sacred.observers import RunObserver
 from torch import nn
 
 from experiments import Experiment
+from experiments.running.resuming import going_on_later
 from experiments.running.signals import SAVED_CODE, Signals, Terminated
 from experiments.training.loop import fit
 from ingredients import checkpoint
@@ -293,6 +295,15 @@ def test_nothing_is_queued_again_after_ctrl_c_or_scancel(tmp_path, in_slurm, cap
     end_of(tmp_path, signal.SIGTERM, resume="auto", requeue=True)
     assert not asked.exists()
     assert "the job is not queued again: job 7 is COMPLETING, as a cancelled one is" in caplog.text
+
+
+def test_a_run_of_an_agent_leaves_the_job_to_it(tmp_path, in_slurm):
+    asked = in_slurm()
+    run = SimpleNamespace(is_resumed=False, notices=None, config={"checkpoint": {"resume": "auto", "requeue": True}})
+    with pytest.raises(Terminated) as ended, going_on_later(run, owns_job=False):
+        raise Terminated(signal.SIGTERM)
+    assert ended.value.code == SAVED_CODE
+    assert not asked.exists()
 
 
 def test_requeue_outside_of_slurm_is_said_at_the_end(tmp_path, in_slurm, caplog):
