@@ -337,9 +337,9 @@ def test_agents_that_are_preempted_within_a_grace_time_save_and_are_queued_again
 
 
 def test_an_agent_is_queued_again_at_each_of_five_time_limits(slurm, long):
-    # Slurm warns of the end of the only minute that a task has, some time in its second half.
-    (long / "pace").write_text("0.5")
-    options = "timeout_min: 1, signal_delay_s: 15"
+    # Slurm may warn of the end up to a minute earlier, and an agent takes a while to start.
+    (long / "pace").write_text("1")
+    options = "timeout_min: 2, signal_delay_s: 20"
     with sweeping(slurm, long, "epochs=150", values="[0.1]", options=options) as sweep:
         job = job_of(sweep)
         for times in range(1, 6):
