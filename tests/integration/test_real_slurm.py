@@ -437,11 +437,12 @@ def test_a_job_without_a_warning_goes_on_after_its_time_limit(slurm, long):
     script = f"srun {sys.executable} long.py with epochs=500 resume=auto checkpoint.requeue=True"
     job = slurm("sbatch", "--parsable", "--partition=low", "--time=1", f"--chdir={long}", "--wrap", script)
     slurm.restarted(job, 1)
-    with open_store(long / "my_runs") as store:
-        assert store.find()[0].sessions[0]["status"] == "INTERRUPTED"
     (long / "pace").write_text("0")
     wait_for(lambda: slurm.state(job)["JobState"] == "COMPLETED", "the end of the training")
     assert check_uncut(long, slurm, "epochs=500") == [0.1]
+    with open_store(long / "my_runs") as store:
+        (found,) = store.find()
+    assert [one["status"] for one in found.sessions] == ["INTERRUPTED", "COMPLETED"]
 
 
 @pytest.mark.parametrize("page", PAGES)
