@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.tables import print_table
+from ingredients.datasets.csv_arguments import check_csv
 from ingredients.datasets.description import describe, survey
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from ingredients.datasets.splitting import Split, check_fractions
+from ingredients.datasets.split_rules import default_test_fraction
+from ingredients.datasets.splitting import Split, check_split
 from ingredients.errors import DataError
 from ingredients.ranks.group import Ranks, current
 from observers.record.identity import EXPECT_DATA_VARIABLE
@@ -43,6 +45,8 @@ _OF_SOURCES = (
     "encoding",
     "missing",
     "na_values",
+    "csv",
+    "split",
     "dtype",
     "options",
     "image_size",
@@ -72,6 +76,8 @@ def config() -> None:
     missing: Literal["refuse", "fill"] = "refuse"
     # texts in a csv that mean a missing value, such as ["NA", "?"]; an empty cell always does
     na_values: list[str] = []
+    # arguments of pandas.read_csv for a csv in another form: {sep: ";", decimal: ",", encoding: latin-1}, skiprows, ...
+    csv: dict[str, Any] = {}
     # type of the inputs: float32, or int64 to keep integers such as word ids, which are not normalised
     dtype: Literal["float32", "int64"] = "float32"
     # arguments of the factory, of torchvision's class, of Hugging Face's load_dataset, or of the vocabulary of texts
@@ -87,13 +93,18 @@ def config() -> None:
     num_classes: int | None = None
     # number of samples to keep, drawn at random; None keeps all
     limit: int | None = None
+    # how to split: random, group:COLUMN (no group is in two parts), time:COLUMN or time:COLUMN:FORMAT (train on the
+    # oldest, test on the newest); for files in folders, a regular expression instead of the column
+    split = "random"
+    # fold to test on (to validate on if the data have a test part), such as 2/5 for the second of five; None: no folds
+    fold: str | None = None
     # share of all samples for validation, unless the data have a validation part
     val_fraction = 0.15
-    # share of all samples for the final test, unless the data have a test part
-    test_fraction = 0.15
+    # share of all samples for the final test, unless the data have a test part; follows from fold if there is one
+    test_fraction = default_test_fraction(split, fold)
     # stratify by class: every part gets its share of every class
     stratify = True
-    # seed of the split; None uses the experiment's seed
+    # seed of the split; None uses the experiment's seed, and 0 for folds, so that all runs have the same folds
     split_seed: int | None = None
     # part of the training data that evaluate, predict and export use: test, val, train, all
     part: Literal["test", "val", "train", "all"] = "test"
@@ -123,6 +134,8 @@ def config() -> None:
         encoding=encoding,
         missing=missing,
         na_values=na_values,
+        csv=csv,
+        split=split,
         dtype=dtype,
         options=options,
         image_size=image_size,
@@ -170,7 +183,8 @@ _ORIGINS = {
 def check_config(config: Map) -> None:
     """Reject missing data and invalid settings before anything is read."""
     check_source(config.name, config.path)
-    check_fractions(config.val_fraction, config.test_fraction)
+    check_split(config)
+    check_csv(config.csv)
     _collate_of(config)
     if config.transforms:
         from ingredients.datasets.transforms import parse
@@ -365,7 +379,7 @@ def stats(_config: Map, _run: Any) -> None:
         description = describe(load(_config, seed, strict=False))
     except DataError:
         check_source(_config.name, _config.path)
-        rows = None if _config.path is None else survey(_config.name, _config.path)
+        rows = None if _config.path is None else survey(_config.name, _config.path, _config.csv)
         if rows is not None:
             print(_config.path)
             print_table(rows[0], rows[1:])

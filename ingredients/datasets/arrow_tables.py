@@ -134,14 +134,23 @@ def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
 
 
 def _from_tables(tables: Mapping[int | None, Any], where: str, settings: SourceSettings) -> Source:
-    """Return tables, by the code of their part, as a source.
-
-    Numeric columns become inputs beside the target. Otherwise rows are pairs, if `data.columns` names one column, or
-    dicts.
-    """
-    first, weights = next(iter(tables.values())), settings.weights
+    """Return tables, by the code of their part, as a source, with the values to split by."""
+    first = next(iter(tables.values()))
     if is_stream(first):
         return from_factory(by_name(tables), where, **settings.for_items)
+    column = settings.split_column
+    if column is not None and column not in first.column_names and settings.trained is None:
+        refuse_column("data.split", where, [column], first.column_names)
+    source = _from_rows(tables, where, settings)
+    if column not in first.column_names:
+        return source
+    values = [value for table in tables.values() for value in _arrow(table).column(column).to_pylist()]
+    return dataclasses.replace(source, split_values=np.array([*values, None], object)[:-1])
+
+
+def _from_rows(tables: Mapping[int | None, Any], where: str, settings: SourceSettings) -> Source:
+    """Return numeric columns as inputs beside the target; other rows as pairs, if one column is chosen, or as dicts."""
+    first, weights = next(iter(tables.values())), settings.weights
     inputs, target = _chosen_columns(list(first.column_names), where, settings)
     if target is not None and settings.is_plain and inputs and all(_is_numeric(first, name) for name in inputs):
         return _numeric(tables, where, inputs, target, settings)
@@ -158,7 +167,9 @@ def _chosen_columns(names: list[str], where: str, settings: SourceSettings) -> t
         if wanted and not set(wanted) <= set(names):
             refuse_column(setting, where, wanted, names)
     target = settings.key or next((name for name in TARGET_NAMES if name in names), None)
-    return [name for name in chosen or names if name not in (target, settings.weights)], target
+    trained = () if settings.trained is None else settings.trained.features or ()
+    others = [name for name in names if name != settings.split_column or name in trained]
+    return [name for name in chosen or others if name not in (target, settings.weights)], target
 
 
 def _numeric(

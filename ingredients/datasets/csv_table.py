@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingredients.datasets.csv_cells import GAPS_OF_PANDAS, as_numbers, read_cells, refuse_strays, typed
+from ingredients.datasets.csv_cells import (
+    GAPS_OF_PANDAS,
+    MANY,
+    as_numbers,
+    read_cells,
+    refuse_notation,
+    refuse_strays,
+    typed,
+)
 from ingredients.datasets.samples import Source
 from ingredients.datasets.source_checks import as_list, refuse_column
 from ingredients.datasets.source_settings import SourceSettings
@@ -46,8 +54,9 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
     Raises:
         DataError: If the file is not a table of numbers and categories, or lacks columns.
     """
-    cells = _without_index(read_cells(path, _na_values(settings)), settings.trained, path)
-    frame = typed(cells, _text_columns(settings))
+    cells = _without_index(read_cells(path, _na_values(settings), settings.csv), settings.trained, path)
+    frame = typed(cells, _text_columns(settings), settings.csv)
+    frame, split_values = _split_values(frame, cells, settings, path)
     frame, weights = _split_weights(frame, settings, path)
     _check_shape(frame, settings, path)
     candidates = _target_candidates(list(frame.columns), settings)
@@ -55,8 +64,11 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
     if names is None and settings.needs_targets:
         refuse_column("data.target", path, candidates[0], list(frame.columns))
     inputs = _inputs(frame, set(itertools.chain(*candidates)), settings, path)
+    for name in inputs.columns:
+        if inputs[name].dtype.kind not in "biuf" and not _is_category(name, settings):
+            refuse_notation(inputs[name], f"data.path={path}", settings.csv, "name it in data.categorical")
     table = settings.table or _fitted(inputs, settings, path)
-    encoded = table.encode(inputs, settings.dtype, f"data.path={path}", strict=settings.needs_targets)
+    encoded = table.encode(inputs, settings.dtype, f"data.path={path}", strict=settings.needs_targets, csv=settings.csv)
     return Source(
         encoded,
         None if names is None else _targets(cells, frame, names, settings, path),
@@ -64,6 +76,7 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
         target_names=None if names is None else tuple(names),
         table=table,
         weights=weights,
+        split_values=split_values,
     )
 
 
@@ -80,6 +93,12 @@ def _text_columns(settings: SourceSettings) -> Collection[str]:
     return () if settings.categorical == "auto" else as_list(settings.categorical) or ()
 
 
+def _is_category(name: str, settings: SourceSettings) -> bool:
+    if settings.table is not None:
+        return name in settings.table.categories
+    return settings.categorical == "auto" or name in _text_columns(settings)
+
+
 def _without_index(frame: pandas.DataFrame, trained: Preparation | None, path: Path) -> pandas.DataFrame:
     """Drop unnamed columns that number the rows at the start of the table, and empty ones at its end."""
     known = () if trained is None else trained.features or ()
@@ -88,6 +107,24 @@ def _without_index(frame: pandas.DataFrame, trained: Preparation | None, path: P
         _log.info("%s: the first column has no name, so it is dropped as the row number", path)
     empty = [name for name in frame.columns if _UNNAMED.fullmatch(name) and frame[name].isna().all()]
     return frame.drop(columns=list({*index, *empty}))
+
+
+def _split_values(
+    frame: pandas.DataFrame, cells: pandas.DataFrame, settings: SourceSettings, path: Path
+) -> tuple[pandas.DataFrame, np.ndarray | None]:
+    """Return the frame without the column to split by, unless it is an input or the target, and its values."""
+    name, trained = settings.split_column, settings.trained
+    if name is None or (name not in frame.columns and trained is not None):
+        return frame, None
+    if name not in frame.columns:
+        refuse_column("data.split", path, [name], list(frame.columns))
+    # A group is the text of its cell, as a category is; times may be numbers.
+    values = (cells if settings.rule.kind == "group" or frame[name].dtype.kind not in "biuf" else frame)[name]
+    kept = [*(as_list(settings.columns) or ()), *(as_list(settings.target) or ())]
+    if trained is not None:
+        known = trained.features if settings.table is None else settings.table.columns
+        kept = [*(known or ()), *(trained.target_names or ())]
+    return frame if name in kept else frame.drop(columns=name), values.to_numpy(object)
 
 
 def _split_weights(
@@ -107,7 +144,8 @@ def _split_weights(
 def _check_shape(frame: pandas.DataFrame, settings: SourceSettings, path: Path) -> None:
     if frame.shape[1] < (2 if settings.needs_targets else 1):
         raise DataError(
-            f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, separated by commas"
+            f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, separated by commas or "
+            "by data.csv.sep"
         )
     if frame.empty:
         raise DataError(f"data.path: {path} has a header but no rows; expected one row per sample")
@@ -159,7 +197,7 @@ def _fitted(inputs: pandas.DataFrame, settings: SourceSettings, path: Path) -> T
     where, as_text = f"data.path={path}", _text_columns(settings)
     for name in inputs.columns:
         if inputs[name].dtype.kind not in "biuf" and name not in as_text:
-            refuse_strays(inputs[name], where, "name the column in data.categorical")
+            refuse_strays(inputs[name], where, "name the column in data.categorical", settings.csv)
     if settings.trained is not None:  # a checkpoint of an earlier version, which had no categories
         return TableColumns.fitted(inputs, None, where, chosen=False)
     return TableColumns.fitted(
@@ -184,6 +222,9 @@ def _targets(
         # Read as in training where that makes no difference, the same data have the same fingerprint.
         if values.isna().any() or [*map(class_name, labels)] != [*map(class_name, values)]:
             return labels
+    for name in names if settings.task in ("auto", "regression") else ():
+        if trained is None and frame[name].dtype.kind not in "biuf" and frame[name].nunique() > MANY:
+            refuse_notation(frame[name], "data.target", settings.csv, "set data.task=classification")
     return read_targets(frame, names, path, needs_targets=settings.needs_targets)
 
 

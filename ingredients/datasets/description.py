@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,12 +85,13 @@ def _describe_inputs(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     return {"mean": mean, "std": std, "missing": missing}
 
 
-def survey(name: str, path: str) -> list[list[Any]] | None:
+def survey(name: str, path: str, csv: Mapping[str, Any] = {}) -> list[list[Any]] | None:
     """Describe a file, or the files in a folder, without preparing the data.
 
     Args:
         name: The kind of data, such as `csv`.
         path: The file or folder.
+        csv: Arguments of `pandas.read_csv`.
 
     Returns:
         Rows of a table, the first one its header: for the columns of a csv, the arrays of npz and idx files, or the
@@ -104,7 +105,7 @@ def survey(name: str, path: str) -> list[list[Any]] | None:
         return [["folder", "images", "sizes"], *_of_folders(where)]
     rows: Iterable[list[Any]]
     if name == "csv":
-        frame = typed(read_cells(where))
+        frame = typed(read_cells(where, csv=csv), csv=csv)
         rows = (_of_column(frame[column]) for column in frame.columns)
     elif name == "npz":
         rows = (_of_array(key, array) for key, array in load_arrays(where).items())

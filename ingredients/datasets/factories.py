@@ -21,6 +21,7 @@ from ingredients.datasets.streams import is_stream, streams_of
 from ingredients.datasets.structured import (
     ArrayStructure,
     array_structure,
+    attribute_of,
     is_dataset,
     part_of,
     structured_source,
@@ -134,6 +135,7 @@ def from_factory(
     target: str | None = None,
     collate: Collate | None = None,
     weights: str | None = None,
+    split_column: str | None = None,
 ) -> Source:
     """Return the result of a factory as a source.
 
@@ -148,6 +150,7 @@ def from_factory(
         target: Key of the label in samples that are dicts.
         collate: Function that makes a batch of samples.
         weights: Key of the weight in samples that are dicts, or an attribute of the dataset with all weights.
+        split_column: The same for the groups or times to split by.
 
     Raises:
         DataError: If the result is none of these.
@@ -165,8 +168,9 @@ def from_factory(
         return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
     datasets = {code: _dataset(part, where) for code, part in parts.items()}
     if keeps_structure or not all(map(_has_plain_items, datasets.values())):
-        return structured_source(datasets, target, collate, weights)
-    return _from_datasets(datasets, where, dtype, weights)
+        return structured_source(datasets, target, collate, weights, split_column)
+    source = _from_datasets(datasets, where, dtype, weights)
+    return dataclasses.replace(source, split_values=attribute_of(list(datasets.values()), split_column))
 
 
 def _has_collate(made: Any) -> bool:

@@ -40,6 +40,7 @@ def read_npz(path: Path, settings: SourceSettings) -> Source:
     """
     arrays = load_arrays(path)
     source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
+    source = dataclasses.replace(source, split_values=_split_values(arrays, source, settings))
     weights = arrays.get(str(settings.weights))
     if weights is None:
         return source
@@ -52,6 +53,16 @@ def read_npz(path: Path, settings: SourceSettings) -> Source:
     whole = np.zeros(source.num_samples)
     whole[is_train] = weights
     return dataclasses.replace(source, weights=whole)
+
+
+def _split_values(arrays: dict[str, np.ndarray], source: Source, settings: SourceSettings) -> np.ndarray | None:
+    """Return the groups or times to split by: one array, or one for each part, such as `patient_train`."""
+    name = settings.split_column
+    if name is None or name in arrays or source.part is None:
+        return None if name is None else arrays.get(name)
+    by_part = {code: arrays[f"{name}_{word}"] for word, code in PARTS.items() if f"{name}_{word}" in arrays}
+    codes = list(dict.fromkeys(source.part.tolist()))
+    return np.concatenate([by_part[code] for code in codes]) if by_part.keys() >= set(codes) else None
 
 
 def _source_of(arrays: dict[str, np.ndarray], path: Path, *, needs_targets: bool, dtype: str) -> Source:

@@ -37,6 +37,7 @@ class Preparation:
         dtype: Type of the inputs: float32, or int64 for integers, which are not normalised.
         table: Encoding of the columns of a table.
         vocabulary: Codes of the words of texts.
+        csv: Arguments of `pandas.read_csv` that the data were read with.
     """
 
     task: str
@@ -55,6 +56,7 @@ class Preparation:
     dtype: str = "float32"
     table: TableColumns | None = None
     vocabulary: Vocabulary | None = None
+    csv: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def exact_inputs(self) -> bool:

@@ -20,6 +20,7 @@ from ingredients.datasets.moments import Moments, moments_of
 from ingredients.datasets.samples import Source
 from ingredients.datasets.source_checks import reading
 from ingredients.datasets.source_settings import SourceSettings
+from ingredients.datasets.split_rules import values_in_names
 from ingredients.datasets.splitting import PARTS
 from ingredients.errors import DataError
 
@@ -65,7 +66,15 @@ def read_image_folder(path: Path, settings: SourceSettings) -> Source:
         channels = trained.input_shape[0] if len(trained.input_shape) == 3 else None
         known = None if settings.needs_targets else trained.classes
     images = ImageFolder(path, size, channels=channels, known_classes=known)
-    return Source(images, images.targets, images.classes, images.part, digest=images.digest(), names=images.names)
+    return Source(
+        images,
+        images.targets,
+        images.classes,
+        images.part,
+        digest=images.digest(),
+        names=images.names,
+        split_values=values_in_names(images.names, settings.rule, strict=trained is None),
+    )
 
 
 class ImageFolder:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from configs import to_plain
 from ingredients.config.seed import global_stream, numpy_stream
 from ingredients.datasets.fitted import Preparation, scaled
 from ingredients.datasets.items import subset
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 # Samples whose bytes are converted to floats at once.
 _BLOCK = 1024
 # Fields of a source with a value for each sample, besides its inputs and names.
-_PER_SAMPLE = ("targets", "part", "missing", "lengths", "weights", "shards")
+_PER_SAMPLE = ("targets", "part", "missing", "lengths", "weights", "shards", "split_values")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +173,7 @@ def prepare(
         _check_usable(source, where)
         remedy = "check the labels (`data.stats` counts them)"
         _check_classes(targets, task, f"{where}: all {source.num_samples} samples have", remedy)
-    indices = split.indices(targets, source.part, _stratified_as(task, has_targets))
+    indices = split.indices(targets, source.part, _stratified_as(task, has_targets), source.split_values)
     train = indices["train"]
     if strict:
         remedy = "change data.split_seed or data.stratify, or the data"
@@ -247,6 +248,7 @@ def _fitted(
         dtype=source.dtype,
         table=source.table,
         vocabulary=source.inputs.vocabulary if isinstance(source.inputs, Texts) else None,
+        csv=to_plain(config["csv"]),
     )
 
 
@@ -327,7 +329,8 @@ def _as_trained(
 ) -> np.ndarray:
     """Return the indices of a part of the training data, split as in training."""
     targets: Any = source.targets
-    drawn = trained.split.indices(targets, source.part, _stratified_as(trained.task, has_targets))
+    task = _stratified_as(trained.task, has_targets)
+    drawn = trained.split.indices(targets, source.part, task, source.split_values)
     if trained.split.drawn(content, drawn).digest != trained.split.digest:
         raise DataError(
             f"{where}: the test part cannot be separated from the samples that the checkpoint was trained on, because "
@@ -365,11 +368,10 @@ def _prepared(
 def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) -> Prepared:
     """Return streams with their lengths; they cannot be split, sampled or normalised."""
     where = f"data.name={config['name']}"
-    for name in ("limit", "sampler"):
-        if config[name] is not None:
-            raise DataError(
-                f"data.{name}: got {config[name]}, but {where} is a stream; use data.epoch_samples, or none"
-            )
+    for name, unset in (("limit", None), ("sampler", None), ("split", "random"), ("fold", None)):
+        if config[name] != unset:
+            remedy = f"leave data.{name} out" if name in ("split", "fold") else "use data.epoch_samples, or none"
+            raise DataError(f"data.{name}: got {config[name]}, but {where} is a stream; {remedy}")
     streams = source.inputs.ready(config["epoch_samples"], where)
     nothing = {name: np.zeros(0, np.int64) for name in SPLITS}
     unfitted: dict[str, Any] = dict.fromkeys(
@@ -458,7 +460,7 @@ def _limited(source: Source, split: Split) -> Source:
         return source
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
-    kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
+    kept = np.sort(numpy_stream(split.limit_seed, "limit").permutation(source.num_samples)[: split.limit])
     arrays = {name: getattr(source, name) for name in _PER_SAMPLE}
     chosen: dict[str, Any] = {name: array[kept] for name, array in arrays.items() if array is not None}
     names: Any = tuple(map((source.names or ()).__getitem__, kept.tolist()))

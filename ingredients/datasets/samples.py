@@ -44,6 +44,7 @@ class Source:
         lengths: Array (samples,) with the length of the sequence in each sample.
         weights: Array (samples,) of sampling weights.
         shards: Array (samples,) with the number of the file that holds each sample.
+        split_values: Array (samples,) of the groups or times that `data.split` asks for.
         item_shape: Shape of the first tensor of each sample of any structure; () if shapes differ.
     """
 
@@ -62,6 +63,7 @@ class Source:
     lengths: np.ndarray | None = None
     weights: np.ndarray | None = None
     shards: np.ndarray | None = None
+    split_values: np.ndarray | None = None
     item_shape: tuple[int, ...] = ()
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs.shipped import find_file
+from ingredients.datasets.split_rules import Rule
 
 if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
@@ -26,6 +27,8 @@ class SourceSettings:
         target: Target column or columns; None leaves the choice to the reader.
         columns: Columns to read as inputs; None reads all but the target.
         categorical, encoding, missing, na_values: How to encode the columns of a table, see `TableColumns`.
+        csv: Arguments of `pandas.read_csv`.
+        split: Rule of the split, which may name a column to read.
         dtype: Type of the inputs: `float32`, or `int64` for integers.
         options: Arguments of the factory or the class that makes the data.
         image_size: Height and width to resize images to, pixels; None keeps their size.
@@ -33,8 +36,8 @@ class SourceSettings:
         collate: Function that makes a batch of samples of any structure.
         weights: Column, array, key or attribute with the sampling weights.
         seed: Seed of the experiment; factories that use the global generators draw from its stream `factory`.
-        trained: Preparation of a trained model. Its columns, categories, vocabulary, type and task override the
-            settings above.
+        trained: Preparation of a trained model. Its columns, categories, vocabulary, type, task and rule of
+            the split override the settings above; its arguments of `read_csv` hold where none are given.
         needs_targets: Whether every sample must have a target.
     """
 
@@ -46,6 +49,8 @@ class SourceSettings:
     encoding: str = "one_hot"
     missing: str = "refuse"
     na_values: Sequence[str] = ()
+    csv: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    split: str = "random"
     dtype: str = "float32"
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     image_size: int | None = None
@@ -60,6 +65,8 @@ class SourceSettings:
         if self.trained is not None:
             object.__setattr__(self, "dtype", self.trained.dtype)
             object.__setattr__(self, "task", self.trained.task)
+            object.__setattr__(self, "split", self.trained.split.split)
+            object.__setattr__(self, "csv", {**self.trained.csv, **self.csv})
 
     @property
     def key(self) -> str | None:
@@ -70,6 +77,16 @@ class SourceSettings:
     def file(self) -> Path | None:
         """The file or folder to read, which may be one that ships with the lab; None without a path."""
         return None if self.path is None else find_file(Path(self.path).expanduser())
+
+    @property
+    def rule(self) -> Rule:
+        """The rule of the split."""
+        return Rule.parse(self.split)
+
+    @property
+    def split_column(self) -> str | None:
+        """The column with the groups or times to split by; None for a random split."""
+        return self.rule.column
 
     @property
     def table(self) -> TableColumns | None:
@@ -90,4 +107,5 @@ class SourceSettings:
             "target": self.key,
             "collate": self.collate,
             "weights": self.weights,
+            "split_column": self.split_column,
         }

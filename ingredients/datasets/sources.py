@@ -19,6 +19,7 @@ import numpy as np
 
 from ingredients.config.construct import import_object, is_dotted_path, suggested
 from ingredients.datasets.arrow_tables import read_hugging_face, read_parquet
+from ingredients.datasets.csv_arguments import PACKED
 from ingredients.datasets.csv_table import read_csv
 from ingredients.datasets.factories import from_code, from_torchvision
 from ingredients.datasets.files import read_idx, read_npz
@@ -41,34 +42,34 @@ class FileKind:
     Attributes:
         read: Reads a path with `SourceSettings`; the path may be None for `text` alone.
         settings: The settings that it reads, besides `data.name`; others are rejected.
-        suffix: File ending that selects this kind; None if `kind_of` recognises it by other means.
+        suffixes: File endings that select this kind, also compressed, as in `.csv.gz`.
     """
 
     read: Callable[[Any, SourceSettings], Source]
     settings: tuple[str, ...]
-    suffix: str | None = None
+    suffixes: tuple[str, ...] = ()
 
 
 _OF_ITEMS = ("path", "columns", "target", "dtype", "collate", "weights")
-_OF_CSV = ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights")
+_OF_CSV = ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "csv", "dtype", "weights")
 # Each kind of file by its `data.name`. To add one, add a row here.
 FILES = {
-    "npz": FileKind(read_npz, ("path", "dtype", "weights"), ".npz"),
-    "csv": FileKind(read_csv, _OF_CSV, ".csv"),
-    "text": FileKind(read_texts, ("path", "target", "columns", "options"), ".jsonl"),
+    "npz": FileKind(read_npz, ("path", "dtype", "weights", "split"), (".npz",)),
+    "csv": FileKind(read_csv, (*_OF_CSV, "split"), (".csv", ".tsv", ".tab")),
+    "text": FileKind(read_texts, ("path", "target", "columns", "options", "csv", "split"), (".jsonl",)),
     "idx": FileKind(read_idx, ("path", "dtype")),
-    "image_folder": FileKind(read_image_folder, ("path", "image_size")),
-    "tar": FileKind(read_tar, _OF_ITEMS, ".tar"),
-    "parquet": FileKind(read_parquet, _OF_ITEMS, ".parquet"),
+    "image_folder": FileKind(read_image_folder, ("path", "image_size", "split")),
+    "tar": FileKind(read_tar, _OF_ITEMS, (".tar",)),
+    "parquet": FileKind(read_parquet, (*_OF_ITEMS, "split"), (".parquet",)),
 }
 # Settings that each kind of data reads.
 _READ = {name: kind.settings for name, kind in FILES.items()} | {
-    "huggingface": (*_OF_ITEMS, "options"),
+    "huggingface": (*_OF_ITEMS, "split", "options"),
     "torchvision:NAME": ("path", "options", "dtype", "collate"),
-    "package.module:factory": ("options", "dtype", "collate", "target", "weights"),
+    "package.module:factory": ("options", "dtype", "collate", "target", "weights", "split"),
 }
 # Values of settings that ask for nothing.
-_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse")
+_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse", "random")
 
 
 def kind_of(path: str | None) -> str:
@@ -88,8 +89,8 @@ def kind_of(path: str | None) -> str:
     where = Path(path).expanduser()
     if where.is_dir():
         return _kind_of_folder(where)
-    suffix = where.suffix.lower()
-    return next((name for name, kind in FILES.items() if kind.suffix == suffix), "digits")
+    suffix = (where.with_suffix("") if where.suffix.lower() in PACKED else where).suffix.lower()
+    return next((name for name, kind in FILES.items() if suffix in kind.suffixes), "digits")
 
 
 def _kind_of_folder(folder: Path) -> str:
@@ -176,7 +177,7 @@ def check_source(name: str, path: str | None) -> None:
         return
     if name in (*FILES, "huggingface"):
         _check_path(name, path)
-    elif Path(name).suffix in (".npz", ".csv"):
+    elif Path(name).suffix in (".npz", ".csv", ".tsv", ".gz"):
         raise DataError(f"data.name: got {name!r}, which is a path; write data.path={name}")
     elif is_dotted_path(name):
         factory = import_object(name, "data.name")

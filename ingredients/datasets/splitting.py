@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import logging
 import re
 from collections.abc import Mapping
@@ -13,19 +14,22 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.seed import numpy_stream
+from ingredients.datasets.cutting import Cutter
+from ingredients.datasets.split_rules import RANDOM, Fold, Rule, default_test_fraction
 from ingredients.errors import DataError
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_fractions", "files_by_part", "split"]
+__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_split", "files_by_part", "split"]
 
 _log = logging.getLogger(__name__)
 
 TRAIN, VAL, TEST = 0, 1, 2
+_UNUSED = -1
 SPLITS = ("train", "val", "test")
 # Names of the parts in files and folders.
 PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TEST, "t10k": TEST}
 
 # Settings of the data ingredient that determine a split, besides its seed.
-_SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify")
+_SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify", "split", "fold")
 
 
 def by_name(parts: Mapping[int | None, Any]) -> Any:
@@ -83,7 +87,7 @@ class Split:
     Attributes:
         seed: Seed of the streams `factory`, `limit` and `statistics`.
         split_seed: Seed of the stream `split`.
-        limit, val_fraction, test_fraction, stratify: As in the config of the data ingredient.
+        limit, val_fraction, test_fraction, stratify, split, fold: As in the config of the data ingredient.
         data: SHA-256 of the content; None if unknown.
         digest: SHA-256 of the sample indices of each part; None if unknown.
         ingredient: The ingredient that has these settings.
@@ -98,17 +102,28 @@ class Split:
     data: str | None = None
     digest: str | None = None
     ingredient: str = "data"
+    split: str = "random"
+    fold: str | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any], seed: int) -> Split:
         """Return the split that a config of the data ingredient describes.
 
         Args:
-            config: The config.
-            seed: Seed of the experiment; `config.split_seed` replaces it for the split alone.
+            config: The config, also of an earlier version, without `split` and `fold`.
+            seed: Seed of the experiment; `config.split_seed` replaces it for the split alone. Folds have the split seed
+                0 by default, so that those of runs with different seeds fit together.
         """
-        split_seed = seed if config["split_seed"] is None else config["split_seed"]
+        config = {"split": "random", "fold": None, **config}
+        split_seed = config["split_seed"]
+        if split_seed is None:
+            split_seed = seed if config["fold"] is None else 0
         return cls(seed, split_seed, **{name: config[name] for name in _SETTINGS})
+
+    @property
+    def limit_seed(self) -> int:
+        """Seed of the stream `limit`."""
+        return self.seed if self.fold is None else self.split_seed
 
     def differing(self, config: Mapping[str, Any]) -> list[str]:
         """Return the settings that differ in `config`, as `ingredient.name=value` with the values of this split.
@@ -148,7 +163,8 @@ class Split:
             difference = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
             raise _other_split(difference, "use the same data", self.ingredient)
         if start.digest not in (None, self.digest):
-            remedy = "use the versions of the lab and of numpy that it was trained with"
+            rule, versions = Rule.parse(self.split), "use the versions of the lab and of numpy that it was trained with"
+            remedy = versions if rule.column is None else f"restore the values of {rule.column!r}, or {versions}"
             raise _other_split("on samples that are drawn differently here", remedy, self.ingredient)
 
     def warn_of_new(self, start: Split) -> list[str]:
@@ -183,16 +199,24 @@ class Split:
         plain = [dataclasses.replace(split, data=None, digest=None) for split in (self, other)]
         return plain[0] == plain[1]
 
-    def indices(self, targets: np.ndarray, part: np.ndarray | None, task: str) -> dict[str, np.ndarray]:
+    def indices(
+        self, targets: np.ndarray, part: np.ndarray | None, task: str, values: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Return the sample indices of each part; see `split`.
 
         Args:
             targets: Labels (samples,), or anything of that length.
             part: TRAIN, VAL or TEST of each sample where the source is split already, else None.
             task: The task; only `classification` is stratified.
+            values: Groups or times of the samples (samples,), see `Rule.codes`; None for a random split.
         """
-        stratify = self.stratify and task == "classification"
-        return split(targets, part, self.val_fraction, self.test_fraction, stratify, self.split_seed)
+        rule, stratify = Rule.parse(self.split), self.stratify and task == "classification"
+        codes = None if rule.kind == "random" else rule.codes(values, len(targets))
+        fractions, fold = (self.val_fraction, self.test_fraction), Fold.parse(self.fold)
+        indices = split(targets, part, *fractions, stratify, self.split_seed, rule=rule, codes=codes, fold=fold)
+        if codes is not None and values is not None:
+            _check_apart(rule, codes, values, indices)
+        return indices
 
     def drawn(self, data: str, indices: Mapping[str, np.ndarray]) -> Split:
         """Return this split with the fingerprints of its data and of the indices drawn from them.
@@ -207,19 +231,63 @@ class Split:
         return dataclasses.replace(self, data=data, digest=total.hexdigest())
 
 
-def check_fractions(val_fraction: float, test_fraction: float) -> None:
-    """Check the shares of the validation and test parts.
+def check_split(config: Mapping[str, Any]) -> None:
+    """Check the settings of a split, before anything is read.
 
     Raises:
-        DataError: If one is not at least 0 and below 1.
+        DataError: If a share is not at least 0 and below 1, or a rule or a fold is none.
     """
+    _check_fractions(config["val_fraction"], config["test_fraction"])
+    rule = Rule.parse(config["split"])
+    share = default_test_fraction(rule.text, config["fold"])
+    if config["fold"] is not None and abs(config["test_fraction"] - share) > 0.005:
+        raise DataError(
+            f"data.test_fraction: got {config['test_fraction']}, but data.fold={config['fold']} tests on "
+            f"{share:.3g} of the samples; leave it out"
+        )
+
+
+def _check_fractions(val_fraction: float, test_fraction: float) -> None:
     for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
         if not 0 <= fraction < 1:
             raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
 
 
+def _check_apart(rule: Rule, codes: np.ndarray, values: np.ndarray, indices: Mapping[str, np.ndarray]) -> None:
+    """Reject parts that share a group, or a later one that does not begin after the end of an earlier one."""
+    filled = [name for name in SPLITS if len(indices[name])]
+    for place, (name, later) in enumerate(itertools.pairwise(filled)):
+        ends, starts = codes[indices[name]], codes[indices[later]]
+        if rule.kind == "time" and ends.max() >= starts.min():
+            end, start = (
+                values[indices[part][pick]] for part, pick in ((name, ends.argmax()), (later, starts.argmin()))
+            )
+            raise DataError(
+                f"data.split={rule.text}: the {name} part ends at {end}, and the {later} part begins at {start}; "
+                "expected train before val before test; move those samples, set the fraction of a part that cannot be "
+                "cut to 0, or use data.split=random"
+            )
+        for other in filled[place + 1 :] if rule.kind == "group" else ():
+            both = np.flatnonzero(np.isin(codes[indices[other]], ends))
+            if len(both):
+                group = str(values[indices[other][both[0]]])
+                raise DataError(
+                    f"data.split={rule.text}: {group!r} is in the {name} and in the {other} part of the data, which "
+                    "are split already; move it to one of them, or use data.split=random"
+                )
+
+
 def split(
-    targets: np.ndarray, part: np.ndarray | None, val_fraction: float, test_fraction: float, stratify: bool, seed: int
+    targets: np.ndarray,
+    part: np.ndarray | None,
+    val_fraction: float,
+    test_fraction: float,
+    stratify: bool,
+    seed: int,
+    *,
+    rule: Rule = RANDOM,
+    codes: np.ndarray | None = None,
+    fold: Fold | None = None,
 ) -> dict[str, np.ndarray]:
     """Split samples into train, val and test with the stream `split` of `seed`.
 
@@ -230,40 +298,42 @@ def split(
         test_fraction: Share of all samples for test, unless the source has a test part.
         stratify: Whether every part gets its share of every class.
         seed: Seed of the experiment, or of the split alone.
+        rule: Whether the samples are drawn one by one, group by group, or by time.
+        codes: Groups or times (samples,), see `Rule.codes`.
+        fold: The fold that becomes the test part, or the val part if the source has a test part; None without folds.
 
     Returns:
-        Sorted sample indices of `train`, `val` and `test`.
+        Sorted sample indices of `train`, `val` and `test`. Samples after the test part of a fold by time are in none.
 
     Raises:
-        DataError: If the fractions leave nothing to train on.
+        DataError: If the fractions leave nothing to train on, there are too few groups or times, or no part is left for
+            a fold.
     """
-    check_fractions(val_fraction, test_fraction)
-    codes = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
+    _check_fractions(val_fraction, test_fraction)
+    parts = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
     rng = numpy_stream(seed, "split")
-    for code, fraction in ((TEST, test_fraction), (VAL, val_fraction)):
-        if part is not None and (part == code).any():
-            continue
-        free = np.flatnonzero(codes == TRAIN)
+    shares = {TEST: test_fraction, VAL: val_fraction}
+    missing = [code for code in shares if part is None or not (part == code).any()]
+    if fold is not None and not missing:
+        raise DataError(
+            "data.fold: the data have a val and a test part already, so no fold can be cut; leave data.fold out"
+        )
+    cutter = Cutter(rule, targets if stratify else None, codes, rng)
+    for code in missing:
+        free = np.flatnonzero(parts == TRAIN)
         # val gets its share of the whole, although test is cut already.
-        share = fraction / (1 - test_fraction) if code == VAL and part is None else fraction
-        codes[_draw(free, targets, min(share, 1.0), stratify, rng)] = code
-    indices = {name: np.flatnonzero(codes == code) for name, code in zip(SPLITS, (TRAIN, VAL, TEST), strict=True)}
+        share = shares[code] / (1 - test_fraction) if code == VAL and part is None else shares[code]
+        if fold is not None and code == missing[0]:
+            chosen, unused = cutter.fold(free, fold)
+            parts[unused] = _UNUSED
+        else:
+            num_left = 1 + sum(shares[other] > 0 for other in missing[missing.index(code) + 1 :])
+            chosen = cutter.cut(free, min(share, 1.0), num_left)
+        parts[chosen] = code
+    indices = {name: np.flatnonzero(parts == code) for name, code in zip(SPLITS, (TRAIN, VAL, TEST), strict=True)}
     if not len(indices["train"]):
         raise DataError(
             f"data.val_fraction, data.test_fraction: nothing is left to train on: of {len(targets)} samples, all went "
             "to val and test; lower them"
         )
     return indices
-
-
-def _draw(free: np.ndarray, targets: np.ndarray, share: float, stratify: bool, rng: np.random.Generator) -> np.ndarray:
-    """Draw round(share * len(free)) of `free`; stratified by class with the largest remainder method."""
-    total = round(share * len(free))
-    if not stratify:
-        return rng.permutation(free)[:total]
-    labels, inverse = np.unique(targets[free], return_inverse=True)
-    exact = np.bincount(inverse, minlength=len(labels)) * share
-    quota = np.floor(exact).astype(int)
-    by_remainder = np.lexsort((rng.permutation(len(labels)), -(exact - quota)))
-    quota[by_remainder[: total - quota.sum()]] += 1
-    return np.concatenate([rng.permutation(free[inverse == k])[: quota[k]] for k in range(len(labels))] or [free[:0]])

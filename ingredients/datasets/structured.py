@@ -23,6 +23,7 @@ __all__ = [
     "ArrayStructure",
     "add_content",
     "array_structure",
+    "attribute_of",
     "is_dataset",
     "map_arrays",
     "part_of",
@@ -88,7 +89,11 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
 
 
 def structured_source(
-    parts: Mapping[int | None, Any], target: str | None, collate: Any, weights: str | None = None
+    parts: Mapping[int | None, Any],
+    target: str | None,
+    collate: Any,
+    weights: str | None = None,
+    split_column: str | None = None,
 ) -> Source:
     """Return samples of any structure as a source.
 
@@ -101,9 +106,10 @@ def structured_source(
         target: Key of the label in samples that are dicts.
         collate: Function that makes a batch of samples.
         weights: Key of the weight in samples that are dicts, or an attribute of the datasets with all weights.
+        split_column: The same for the groups or times to split by.
     """
     datasets = list(parts.values())
-    facts = [_facts_of(dataset, target, weights) for dataset in datasets]
+    facts = [_facts_of(dataset, target, weights, split_column) for dataset in datasets]
     shards = weights_of(datasets, "shards")
     shapes = set().union(*(each.shapes for each in facts))
     return Source(
@@ -114,6 +120,7 @@ def structured_source(
         digest=hashlib.sha256(b"".join(each.digest for each in facts)).hexdigest(),
         lengths=_joined_or_none([each.lengths for each in facts]),
         weights=_joined_or_none([each.weights for each in facts]),
+        split_values=_joined_or_none([each.split_values for each in facts]),
         shards=None if shards is None else shards.astype(np.int64),
         item_shape=shapes.pop() if len(shapes) == 1 else (),
         is_structured=True,
@@ -129,33 +136,36 @@ def part_of(datasets: Mapping[int | None, Any]) -> np.ndarray | None:
 
 @dataclasses.dataclass
 class _Facts:
-    """Facts about a dataset: digest of the content, labels, lengths, weights, shapes of first tensors."""
+    """Facts about a dataset: digest of the content, labels, lengths, weights, values to split by, first shapes."""
 
     digest: bytes
     labels: np.ndarray | None
     lengths: np.ndarray | None
     weights: np.ndarray | None
+    split_values: np.ndarray | None
     shapes: set[tuple[int, ...]]
 
 
-def _facts_of(dataset: Any, target: str | None, weights: str | None) -> _Facts:
+def _facts_of(dataset: Any, target: str | None, weights: str | None, split_column: str | None) -> _Facts:
     fingerprint = getattr(dataset, "fingerprint", None)
     if isinstance(fingerprint, str):
-        facts = _Facts(hashlib.sha256(fingerprint.encode()).digest(), None, None, None, set())
+        facts = _Facts(hashlib.sha256(fingerprint.encode()).digest(), None, None, None, None, set())
     else:
-        facts = _read_facts(dataset, target, weights)
+        facts = _read_facts(dataset, target, weights, split_column)
     if hasattr(dataset, "targets"):
         facts.labels = _labels(dataset.targets, len(dataset))
     if hasattr(dataset, "lengths"):
         facts.lengths = _lengths(dataset.lengths, len(dataset))
     if facts.weights is None:
         facts.weights = weights_of([dataset], weights)
+    if facts.split_values is None:
+        facts.split_values = attribute_of([dataset], split_column)
     return facts
 
 
-def _read_facts(dataset: Any, target: str | None, weights: str | None) -> _Facts:
+def _read_facts(dataset: Any, target: str | None, weights: str | None, split_column: str | None) -> _Facts:
     total, shapes = hashlib.sha256(), set()
-    labels, lengths, item_weights = [], [], []
+    labels, lengths, item_weights, split_values = [], [], [], []
     # Items may draw random numbers; the same seed gives the same digest each time.
     with global_stream(0, "fingerprint"):
         for index in range(len(dataset)):
@@ -167,12 +177,15 @@ def _read_facts(dataset: Any, target: str | None, weights: str | None) -> _Facts
             lengths.append(_length_of(item))
             if isinstance(item, Mapping) and weights in item:
                 item_weights.append(float(item[weights]))
+            if isinstance(item, Mapping) and split_column in item:
+                split_values.append(item[split_column])
     is_weighted = item_weights and len(item_weights) == len(dataset)
     return _Facts(
         total.digest(),
         _labels(labels, len(dataset)),
         _lengths(lengths, len(dataset)),
         np.array(item_weights) if is_weighted else None,
+        _one_per_sample(split_values) if 0 < len(split_values) == len(dataset) else None,
         shapes,
     )
 
@@ -190,6 +203,21 @@ def weights_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
     values = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
     fits = all(each.shape == (len(dataset),) for each, dataset in zip(values, datasets, strict=True))
     return np.concatenate(values) if name and fits else None
+
+
+def attribute_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
+    """Return the values (samples,) in an attribute of datasets; None if one lacks it or has too many or too few."""
+    values: list[Any] = [getattr(dataset, name, None) if name else None for dataset in datasets]
+    fits = all(hasattr(each, "__len__") and len(each) == len(data) for each, data in zip(values, datasets, strict=True))
+    return np.concatenate(list(map(_one_per_sample, values))) if fits else None
+
+
+def _one_per_sample(values: Any) -> np.ndarray:
+    """Return values as an array (samples,); those that are no plain values as objects."""
+    plain = [value.item() if _is_array(value) and not np.ndim(value) else value for value in values]
+    array = np.empty(len(plain), object)
+    array[:] = plain
+    return array
 
 
 def _labels(values: Any, count: int) -> np.ndarray | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ingredients.config.construct import listed
+from ingredients.datasets.csv_arguments import in_plain_notation, notation_advice
 from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
 from ingredients.datasets.source_checks import exact_floats
 from ingredients.errors import DataError
@@ -118,7 +119,9 @@ class TableColumns:
         features = self.features
         return {features.index(name): len(values) + 1 for name, values in self.categories.items()}
 
-    def encode(self, frame: pandas.DataFrame, dtype: str, where: str, *, strict: bool) -> np.ndarray:
+    def encode(
+        self, frame: pandas.DataFrame, dtype: str, where: str, *, strict: bool, csv: Mapping[str, Any] = {}
+    ) -> np.ndarray:
         """Encode the columns of a frame.
 
         Args:
@@ -127,6 +130,7 @@ class TableColumns:
             where: The setting that names the table, for messages.
             strict: Whether to reject unknown one-hot values. Otherwise they are logged and all their inputs are 0.
                 Codes always have 0 for them.
+            csv: Arguments of `read_csv`, which say how numbers are written.
 
         Returns:
             Array (rows, features) of `dtype`; float64 for `float32` if that would round numbers.
@@ -134,14 +138,15 @@ class TableColumns:
         Raises:
             DataError: If a numeric column holds text, or fractions where integers are required.
         """
+        for name in self.columns:
+            if name not in self.categories and frame[name].dtype.kind not in "biuf":
+                _refuse_text(frame[name], where, csv)
         parts = [self._encode(frame[name], name, dtype, where, strict=strict) for name in self.columns]
         return np.concatenate(parts, 1) if parts else np.zeros((len(frame), 0), dtype)
 
     def _encode(self, column: pandas.Series, name: str, dtype: str, where: str, *, strict: bool) -> np.ndarray:
         if name in self.categories:
             part = self._encode_categories(column, name, f"{where}: the column {name}", strict=strict)
-        elif column.dtype.kind not in "biuf":
-            _refuse_text(column, where)
         else:
             part = column.to_numpy()[:, None]
             if name in self.gaps:
@@ -200,14 +205,17 @@ def _warn_of_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[s
     for name, values in categories.items():
         count = int(frame[name].notna().sum())
         if count >= _MIN_ROWS and len(values) > count / 2:
+            is_text = frame[name].dtype.kind not in "biuf"
+            notation = notation_advice(frame[name], {}, 1.0) if is_text else None
             _log.warning(
                 "%s: the column %s has %d categories in %d rows, such as %s; names, dates, and numbers such as '3,14' "
-                "teach a model nothing as categories: leave the column out with data.columns, or correct it",
+                "teach a model nothing as categories: leave the column out with data.columns, or %s",
                 where,
                 name,
                 len(values),
                 count,
                 listed(list(map(repr, values[:3]))),
+                f"read numbers by {notation}" if notation else "correct it",
             )
 
 
@@ -248,10 +256,10 @@ def _codes(column: pandas.Series, values: Sequence[str], where: str, *, strict: 
     return codes.astype(np.int64)
 
 
-def _refuse_text(column: pandas.Series, where: str) -> NoReturn:
+def _refuse_text(column: pandas.Series, where: str, csv: Mapping[str, Any]) -> NoReturn:
     import pandas
 
-    is_text = (pandas.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
+    is_text = (pandas.to_numeric(in_plain_notation(column, csv), errors="coerce").isna() & column.notna()).to_numpy()
     row = int(np.argmax(is_text))
     raise DataError(
         f"{where}: has {column.iloc[row]!r} in the column {column.name}, row {row + 1}, where the checkpoint was "

@@ -18,6 +18,7 @@ from ingredients.datasets.csv_table import read_targets
 from ingredients.datasets.samples import Source
 from ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
 from ingredients.datasets.source_settings import SourceSettings
+from ingredients.datasets.split_rules import values_in_names
 from ingredients.datasets.vocabulary import PADDING, Vocabulary
 from ingredients.errors import DataError
 
@@ -118,6 +119,7 @@ def read_texts(path: Path | None, settings: SourceSettings) -> Source:
         features=None if read.column is None else (read.column,),
         target_names=None if read.target is None else (read.target,),
         names=read.names,
+        split_values=read.split_values,
         digest=_digest(read.texts, read.targets),
         lengths=texts.lengths,
     )
@@ -133,20 +135,21 @@ def _vocabulary(settings: SourceSettings) -> Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """Texts as they were read: targets (texts,), names of the files, and columns of a table; None if there are none."""
+    """Texts as they were read: targets (texts,), names of the files, columns of a table, values to split by."""
 
     texts: list[str]
     targets: np.ndarray | None = None
     names: tuple[str, ...] | None = None
     column: str | None = None
     target: str | None = None
+    split_values: np.ndarray | None = None
 
 
 def _read_any(path: Path | None, settings: SourceSettings) -> _Read:
     if path is None:
         return _docstrings()
     if path.is_dir():
-        return _read_folder(path)
+        return _read_folder(path, settings)
     if path.suffix.lower() == ".txt":
         return _Read([line for line in _read(path).splitlines() if line.strip()])
     return _read_table(path, settings)
@@ -154,14 +157,18 @@ def _read_any(path: Path | None, settings: SourceSettings) -> _Read:
 
 def _read_table(path: Path, settings: SourceSettings) -> _Read:
     is_csv = path.suffix.lower() != ".jsonl"
-    frame = read_cells(path) if is_csv else _read_lines(path)
-    text, target = _columns_of(list(frame.columns), settings, path)
-    frame = typed(frame, as_text=[text]) if is_csv else frame
+    frame = read_cells(path, csv=settings.csv) if is_csv else _read_lines(path)
+    column = settings.split_column
+    if column is not None and column not in frame.columns and settings.trained is None:
+        refuse_column("data.split", path, [column], list(frame.columns))
+    values = frame[column].to_numpy(object) if column in frame.columns else None
+    text, target = _columns_of([name for name in frame.columns if name != column], settings, path)
+    frame = typed(frame, as_text=[text], csv=settings.csv) if is_csv else frame
     texts = _texts_of(frame, text, path)
     if target is None:
-        return _Read(texts, column=text)
+        return _Read(texts, column=text, split_values=values)
     targets = read_targets(frame, [target], path, needs_targets=settings.needs_targets)
-    return _Read(texts, targets, column=text, target=target)
+    return _Read(texts, targets, column=text, target=target, split_values=values)
 
 
 def _docstrings() -> _Read:
@@ -177,14 +184,16 @@ def _docstrings() -> _Read:
     return _Read(list(packages), np.array(list(packages.values())))
 
 
-def _read_folder(folder: Path) -> _Read:
+def _read_folder(folder: Path, settings: SourceSettings) -> _Read:
     files = sorted(folder.rglob(_FILES))
     if not files:
         raise DataError(f"data.path={folder}: has no files {_FILES}; give a folder with some, or a csv or .jsonl")
     names = [file.relative_to(folder) for file in files]
     texts, classes = [_read(file) for file in files], [name.parts[0] for name in names if len(name.parts) > 1]
     targets = np.array(classes) if len(classes) == len(names) else None
-    return _Read(texts, targets, tuple(name.as_posix() for name in names))
+    paths = tuple(name.as_posix() for name in names)
+    values = values_in_names(paths, settings.rule, strict=settings.trained is None)
+    return _Read(texts, targets, paths, split_values=values)
 
 
 def _read(file: Path) -> str:

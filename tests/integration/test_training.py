@@ -363,6 +363,7 @@ def test_fork_with_another_seed_is_tested_on_samples_that_its_parent_was_not_tra
 
 OTHER_SPLITS = [
     ({"data.val_fraction": 0.3}, r"trained with data\.val_fraction=0\.15, so another split"),
+    ({"data.fold": "1/5"}, r"trained with data\.test_fraction=0\.15, data\.fold=None, so another"),
     ({"data.split_seed": 3, "data.limit": 100}, r"trained with data\.limit=None, data\.split_seed=0, so another"),
     ({"data.name": "breast_cancer"}, r"trained on data with the fingerprint \w{12}, and data\.name=breast_cancer has"),
 ]
