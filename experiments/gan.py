@@ -28,6 +28,7 @@ from ingredients import (
     checkpoint,
     data,
     device,
+    distributed,
     probe,
     sweep,
     training,
@@ -41,11 +42,12 @@ if TYPE_CHECKING:
     from experiments.training.callbacks import Callback
     from experiments.training.trainer import Task
     from ingredients.datasets.fitted import Preparation
+    from ingredients.ranks.group import Ranks
 
 __all__ = ["ex", "gan"]
 
 gan = Ingredient("gan")
-parts = (device, data, amp, training, checkpoint, probe, sweep)
+parts = (device, distributed, data, amp, training, checkpoint, probe, sweep)
 ex = Experiment("gan", ingredients=[gan, *(part.ingredient for part in parts)])
 ex.alias(epochs="training.epochs", resume="checkpoint.resume")
 
@@ -224,6 +226,13 @@ class Frechet:
             fake = make_images(model["generator"], len(real), real.device)  # type: ignore[index]  # a ModuleDict
         self._real.append(real.flatten(1).double())
         self._fake.append(fake.flatten(1).double())
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add the images of the other ranks."""
+        self._real, self._fake = (
+            [images for rank in ranks.gather([each.cpu() for each in own]) for images in rank]
+            for own in (self._real, self._fake)
+        )
 
     def compute(self) -> dict[str, float]:
         import torch

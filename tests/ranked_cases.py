@@ -26,8 +26,10 @@ from ingredients.errors import LabError
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import current
+from tests import zoo
+from tests.zoo import make_model
 
-__all__ = ["CASES", "ZOO", "make_model", "train", "train_further", "train_in_two_sessions"]
+__all__ = ["CASES", "ZOO", "train", "train_further", "train_in_two_sessions"]
 
 _GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(47, 4, generator=_GENERATOR)
@@ -87,6 +89,40 @@ class Drifting(Task):
                 bias = model[-1].bias[:1]
                 bias.copy_(torch.nextafter(bias, bias + 1))
         return model(batch[0]).square().mean()
+
+
+class DriftingModule(Task):
+    """Changes a parameter of its own on rank 1 alone."""
+
+    def __init__(self) -> None:
+        self.module = nn.Linear(3, 1, bias=False)
+
+    def parts(self) -> tuple[nn.Module, Any]:
+        model = make_model()
+        return model, zoo.descent(model, self.module)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if current().rank == 1 and torch.is_grad_enabled():
+            nn.init.zeros_(self.module.weight)
+        return self.module(model(batch[0])).square().mean()
+
+
+class Nothing(Task):
+    """Takes a step on nothing on rank 1 alone."""
+
+    def step(self, trainer: Any, group: Any) -> Tensor | None:
+        return trainer.minimize(lambda batch: trainer.model(batch[0]).mean(), group[current().rank :])
+
+    def measure(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+
+class NamedApart(Task):
+    """Gives a value a name of each rank."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        loss = model(batch[0]).square().mean()
+        return {"loss": loss, f"rank_{current().rank}": loss}
 
 
 class Summed(Task):
@@ -170,10 +206,12 @@ class Exchanges(Callback):
         self.count = self.held = 0
 
     def start(self, trainer: Any) -> None:
+        if trainer.steps_itself:
+            return
         trained = trainer.optimizers[""].param_groups[0]["params"]
         self.held = sum(getattr(each, "to_local", each.detach)().numel() for each in trained)
         if trainer.ranked is not None and not current().options["shard"]:
-            trainer.ranked.wrapper.register_comm_hook(self, _counted)
+            trainer.ranked.wrappers[""].register_comm_hook(self, _counted)
 
 
 def _counted(callback, bucket):
@@ -216,19 +254,48 @@ ZOO: dict[str, Any] = {
         "sum and a mean beside": lambda: Beside(_classes(reduction="sum")),
         "measured": lambda: Measured(_classes()),
         "weighted": lambda: Weighted(_classes()),
+        "adversarial": zoo.Adversarial,
+        "actor and critic": zoo.ActorCritic,
+        "policy": zoo.Policy,
+        "two optimizers": zoo.Muon,
+        "sharpness": zoo.Sharp,
+        "line search": zoo.Refined,
+        "uncertainty": zoo.Uncertain,
     }.items()
     for accumulate in (1, 3)
 }
-FAULTS: dict[str, Any] = {"unused": (LABELS, Unused, 1), "drifting": (LABELS, Drifting, 1)}
+FAULTS: dict[str, Any] = {
+    "unused": (LABELS, Unused, 1),
+    "drifting": (LABELS, Drifting, 1),
+    "drifting module": (LABELS, DriftingModule, 1),
+    "nothing": (LABELS, Nothing, 1),
+    "named apart": (LABELS, NamedApart, 1),
+}
+# Cases with several optimizers that are resumed.
+OWN_SESSIONS = ("noisy", "actor and critic, accumulate 3")
 
 
-def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None) -> dict[str, Any]:
+class Noisy(zoo.Adversarial):
+    """The same with noise, statistics and momenta, which all are resumed."""
+
+    def parts(self) -> tuple[nn.Module, Any]:
+        model: Any = nn.ModuleDict({"generator": make_model(nn.BatchNorm1d(8), 2, 2), "critic": make_model(None, 1)})
+        return model, {name: torch.optim.Adam(part.parameters(), 1e-2) for name, part in model.items()}
+
+    def made(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        real, fake = super().made(model, batch)
+        return real, fake + 0.1 * torch.randn(fake.shape)
+
+
+def train(
+    case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None, batch_size: int = 0
+) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = (CASES | ZOO | FAULTS)[case]
+    targets, make_loss, accumulate = (CASES | ZOO | FAULTS | {"noisy": (LABELS, Noisy, 2)})[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
-    batch_size = 6 if case == "normalised" else 8  # three ranks resume that
+    batch_size = batch_size or (6 if case == "normalised" else 8)  # three ranks resume that
     batches = {}
     for name, rows in parts.items():
         options: dict[str, Any] = {"ranks": ranks}
@@ -248,15 +315,20 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
         target_std=None,
         fingerprint="f",
     )
-    model = make_model(nn.BatchNorm1d(8) if case == "normalised" else nn.Identity(), num_outputs).to(where)
     loss, exchanges, logged = make_loss(), Exchanges(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in case else 0.1, momentum=0.5)
+    if hasattr(loss, "parts"):
+        model, optimizer = loss.parts()
+    else:
+        model = make_model(nn.BatchNorm1d(8) if case == "normalised" else nn.Identity(), num_outputs).to(where)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in case else 0.1, momentum=0.5)
     amp = MixedPrecision(where, accumulate=accumulate, clip_norm=1.0 if case == "normalised" else None)
     callbacks = [exchanges]
     log = functools.partial(_note, logged)
     how: dict[str, Any] = {"amp": amp, "log": log, "checkpointer": keeper}
     result = fit(model, data, loss, optimizer, epochs=epochs, log_interval=2, callbacks=callbacks, **how)
-    found: dict[str, Any] = {"weights": torch.cat([each.detach().flatten() for each in model.parameters()])}
+    modules = loss.modules(model) if isinstance(loss, Task) else (model,)
+    weights = [each.detach().flatten() for module in modules for each in module.parameters()]
+    found: dict[str, Any] = {"weights": torch.cat(weights)}
     found["statistics"] = [each.detach().cpu().double() for each in model.buffers()]
     found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count, "held": exchanges.held}
     found["test"] = evaluate(model, data.test, loss)
@@ -265,16 +337,21 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
     return found
 
 
-def make_model(norm: nn.Module, num_outputs: int = 3) -> nn.Module:
-    """Return the model of a case, with its first weights."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Linear(8, num_outputs))
-
-
-def train_in_two_sessions(case: str, folder: Path) -> dict[str, Any]:
+def train_in_two_sessions(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     """Train a case for an epoch, and resume it from the state of that; return the same as `train`."""
-    train(case, epochs=1, keeper=Checkpointer(folder, {}))
-    return train(case, keeper=Checkpointer(folder, {}, resume=True))
+    train(case, epochs=1, keeper=Checkpointer(folder, {}), **options)
+    return train(case, keeper=Checkpointer(folder, {}, resume=True), **options)
+
+
+def resumed_bits(folder: Path) -> dict[str, Any]:
+    """Return the weights of cases with several optimizers, trained at once and in two sessions."""
+    return {
+        case: {
+            "whole": train(case, batch_size=6)["weights"],
+            "resumed": train_in_two_sessions(case, folder / case, batch_size=6)["weights"],
+        }
+        for case in OWN_SESSIONS
+    }
 
 
 def train_unused() -> Tensor:
@@ -336,6 +413,9 @@ if __name__ == "__main__":
         found |= {"failed": failed(), "unused": train_unused()}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}
+    if "further" not in sys.argv and "zoo" not in sys.argv:
+        ranks.options["shard"] = False
+        found |= resumed_bits(path.with_name("own"))
     for shard in (False, True) if device == "cpu" and "zoo" not in sys.argv else ():
         ranks.options["shard"] = shard
         again = train_further if "further" in sys.argv else train_in_two_sessions

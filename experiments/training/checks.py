@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.training.meters import check_merges
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
@@ -213,11 +214,8 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         )
     if joined == 1:
         return
-    data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
+    data = trainer.data
     reasons = {
-        f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
-        f"{type(optimizer).__name__} recomputes its loss": optimizer is not None and recomputes_loss(optimizer),
-        "the loss has parameters or statistics of its own": task.is_changed_by_training,
         f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
@@ -231,12 +229,19 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
                 f"distributed.shard: got the scalar parameter {listed(scalars, 3)}, which cannot be split; give it the "
                 "shape (1,), or leave distributed.shard out"
             )
+        switches = switching(trainer.optimizers.values())
         reasons |= {
+            f"distributed.shard splits one optimizer, and {type(task).__name__} steps itself": trainer.steps_itself,
+            "distributed.shard splits an optimizer that recomputes its loss": any(
+                map(recomputes_loss, trainer.optimizers.values())
+            ),
+            "distributed.shard splits the model, and the loss has parameters or statistics of its own": (
+                task.is_changed_by_training
+            ),
             "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
             "distributed.shard splits what training.average averages": average is not None,
-            f"distributed.shard splits weights, and {type(optimizer).__name__} evaluates others than it trains": bool(
-                switching([optimizer])
-            ),
+            f"distributed.shard splits weights, and {''.join(type(each).__name__ for each in switches[:1])} evaluates "
+            "others than it trains": bool(switches),
             "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
             "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
                 map(is_held_in_eval, trainer.model.modules())
@@ -244,7 +249,12 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         }
     refused = [reason for reason, applies in reasons.items() if applies]
     if refused:
-        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; train in one process")
+        remedy = "set distributed.shard=False" if refused[0].startswith("distributed.shard") else "train in one process"
+        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; {remedy}")
+    for name, optimizer in trainer.optimizers.items():
+        _check_held(trainer, name, optimizer)
+    if data.val.num_samples or data.test.num_samples:
+        check_merges(task.meter())
     if (
         0 < data.val.num_samples < ranks.size
         and getattr(getattr(task, "criterion", None), "measures", None) is not None
@@ -253,6 +263,20 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
             f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
             "one for each; start fewer processes"
         )
+
+
+def _check_held(trainer: Trainer, name: str, optimizer: torch.optim.Optimizer) -> None:
+    """Reject parameters that several processes do not exchange, and an optimizer that trains none."""
+    task, label = trainer.task, f"optimizer {name}".rstrip()
+    trained = {id(each) for each in parameters_of(optimizer) if each.requires_grad}
+    held = {id(each) for module in task.modules(trainer.model) for each in module.parameters()}
+    if outside := len(trained - held):
+        raise ConfigError(
+            f"distributed: the {label} trains {outside} parameters that are neither in the model nor in the module of "
+            f"{type(task).__name__}, so they would not be exchanged; assign what has them to Task.module"
+        )
+    if not trained:
+        raise ConfigError(f"distributed: the {label} has no parameters to train, as all are frozen; leave it out")
 
 
 def _is_wrapped(model: nn.Module) -> bool:

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.meters import Meter, Once
+from experiments.training.meters import Meter, Once, check_merges
 from experiments.training.tasks import as_task
 from experiments.training.trainer import Task
 from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches
-from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
 from ingredients.models.modes import evaluating
 from ingredients.precision.mixed_precision import MixedPrecision
@@ -138,12 +137,8 @@ def _computed(meter: Meter | None, ranks: Ranks) -> dict[str, float]:
         return {}
     if ranks.size == 1:
         return meter.compute()
-    if not hasattr(meter, "merge"):
-        raise ConfigError(
-            f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train in "
-            "one process"
-        )
-    meter.merge(ranks)
+    check_merges(meter)
+    meter.merge(ranks)  # type: ignore[attr-defined]  # it has one
     metrics = meter.compute()
     return ranks.from_first(lambda: metrics)
 

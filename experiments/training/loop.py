@@ -297,12 +297,12 @@ class _Session:
         take_step, is_due = trainer.bound_step(), keeper.is_due
         schedule = trainer.schedules.get("")
         losses, keep = place.losses, _way_to_keep_losses(trainer)
-        divides = "loss" in task.sums and trainer.ranked is None
+        divides = "loss" in task.sums
 
         groups = self._groups(epoch)  # held, so that its loader lives until the watch has stopped
         for group in groups:
             place.batch += len(group)
-            weight = sum(map(task.weight, group)) if divides else 0
+            weight = trainer.weight_of(group) if divides else 0
             step = place.step + 1
             trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
             batch_loss, stepped = take_step(group)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
 from ingredients.losses.modules import WeightedLosses
 from ingredients.ranks.group import Ranks
@@ -19,13 +20,25 @@ from ingredients.ranks.group import Ranks
 if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["Means", "Meter", "OfLoss", "OfTask", "Once", "RunningMetrics", "metric_names", "on_device", "per_weight"]
+__all__ = [
+    "Means",
+    "Meter",
+    "OfLoss",
+    "OfTask",
+    "Once",
+    "RunningMetrics",
+    "check_merges",
+    "metric_names",
+    "on_device",
+    "per_weight",
+]
 
 
 class Meter(Protocol):
     """Takes batches, and returns metrics over all of them.
 
-    A meter with a method `merge(ranks)`, called by all ranks before `compute`, also works with several processes.
+    A meter with a method `merge(ranks)`, called by all ranks before `compute`, also works with several processes; see
+    `check_merges`.
     """
 
     @property
@@ -43,6 +56,19 @@ class Meter(Protocol):
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch. Waits for the device."""
+
+
+def check_merges(meter: Meter) -> None:
+    """Reject a meter that measures the batches of one process.
+
+    Raises:
+        ConfigError: If it has no method `merge`.
+    """
+    if not hasattr(meter, "merge"):
+        raise ConfigError(
+            f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train in "
+            "one process"
+        )
 
 
 class Means:
@@ -286,7 +312,7 @@ class RunningMetrics:
         return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
 
 
-def per_weight(value: Any, weight: Tensor | int) -> Tensor:
+def per_weight(value: Any, weight: Tensor | float) -> Tensor:
     """Return a sum divided by its weight; a sum over nothing stays as it is."""
     nothing = weight == 0
     weight = torch.where(nothing, 1, weight) if isinstance(nothing, Tensor) else 1 if nothing else weight

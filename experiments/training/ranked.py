@@ -1,45 +1,71 @@
 """Steps of a training by several processes: each computes the gradients of its share of a batch, and they are summed.
 
 The gradients are those of the whole batch: DistributedDataParallel takes the mean over ranks, so a rank's loss is
-multiplied by its share of the batch and the number of ranks. Micro-batches are added up before the exchange.
+multiplied by its share of the batch and the number of ranks. Micro-batches are added up before the exchange. Each
+optimizer has a wrapper that exchanges the gradients of its parameters alone.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
 import re
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from experiments.training.gradients import LossOf, LossValue, precise
 from experiments.training.tasks import Supervised
-from experiments.training.trainer import Task, Trainer
+from experiments.training.trainer import Step, Task, Trainer
 from ingredients.config.construct import listed
 from ingredients.errors import ConfigError, TrainingError
 from ingredients.models.synced_norms import sync_batch_norms
+from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from ingredients.ranks.group import Ranks
 
-__all__ = ["RankedSteps", "Scope"]
+__all__ = ["RankedSteps", "Scope", "Share"]
 
 
 class Scope(nn.Module):
-    """Calls a function inside a wrapper's forward pass, so that a task reaches all parts and methods of the model."""
+    """Calls a function inside a wrapper's forward pass, so that a task reaches all parts and methods of the model.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: The model.
+        module: The module of the task, if it has one.
+    """
+
+    def __init__(self, model: nn.Module, module: nn.Module | None = None) -> None:
         super().__init__()
         self.model = model
+        self.module = module
 
     def forward(self, compute: Callable[[], Any]) -> Any:
         return compute()
 
 
-def _zero_of(model: nn.Module, parameters: Collection[Tensor]) -> Tensor:
-    """Return a zero that depends on parameters of a model; backward reaches the last one first."""
-    sparse = {id(each.weight) for each in model.modules() if getattr(each, "sparse", False)}
+class Share(NamedTuple):
+    """A rank's share of a micro-batch.
+
+    Attributes:
+        weight: How much it counts.
+        of_mean: Factor of a mean over it; the mean of the products over ranks is that over the whole batch.
+        of_loss: The same of the loss, which may be a sum.
+        is_last: Whether gradients are exchanged after it.
+    """
+
+    batch: Any
+    weight: Tensor | float
+    of_mean: Any
+    of_loss: Any
+    is_last: bool
+
+
+def _zero_of(module: nn.Module, parameters: Collection[Tensor]) -> Tensor:
+    """Return a zero that depends on parameters of a module; backward reaches the last one first."""
+    sparse = {id(each.weight) for each in module.modules() if getattr(each, "sparse", False)}
     terms = []
     for parameter in parameters:
         if id(parameter) in sparse:
@@ -48,23 +74,6 @@ def _zero_of(model: nn.Module, parameters: Collection[Tensor]) -> Tensor:
         else:
             terms.append((parameter * 0).sum())
     return torch.stack([term.float() for term in terms]).sum()
-
-
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
-def _settle_buckets(wrapped: nn.parallel.DistributedDataParallel, model: nn.Module) -> None:
-    """Let DistributedDataParallel group the gradients of one exchange before the first step.
-
-    It regroups them after the first backward pass of a process, and the place of a number decides the order in which
-    three ranks or more sum it up. For a resumed session to compute the bits of the uncut one, that pass is one of zeros
-    here, in an order that follows from the parameters alone.
-    """
-    trained = _trained(model)
-    wrapped(lambda: _zero_of(model, trained.values())).backward()
-    for parameter in trained.values():
-        parameter.grad = None
 
 
 class RankedSteps:
@@ -76,7 +85,9 @@ class RankedSteps:
 
     Attributes:
         model: The model to train, as the task gets it.
-        wrapper: Exchanges the gradients of what is computed in its forward pass: torch's DistributedDataParallel.
+        scope: The model and the module of the task.
+        wrappers: Modules by optimizer, which exchange the gradients of what is computed in their forward pass: torch's
+            DistributedDataParallel.
     """
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
@@ -84,108 +95,198 @@ class RankedSteps:
         self._trainer: Trainer = weakref.proxy(trainer)
         self._ranks = ranks
         self._batches = trainer.data.train
-        if ranks.options["sync_batch_norm"]:
-            sync_batch_norms(trainer.model)
+        task = trainer.task
+        modules = task.modules(trainer.model)
+        for module in modules if ranks.options["sync_batch_norm"] else ():
+            sync_batch_norms(module)
         self.model = trainer.model
-        self.wrapper = self._wrapped(trainer.model)
+        self.scope = Scope(*modules)
+        self._trained = {name: self._trained_by(optimizer) for name, optimizer in trainer.optimizers.items()}
+        self.wrappers = {name: self._wrapped(trained) for name, trained in self._trained.items()}
         # Whether weights were compared after a step of this session.
         self._is_compared = False
         # Whether the weight of a share is its number of samples, which is known without an exchange.
-        task = trainer.task
         known = type(task)
         self._counts_samples = known.weight is Task.weight or (
             known.weight is Supervised.weight and known.loss is Supervised.loss
         )
         self._is_sum = "loss" in task.sums
 
-    def _wrapped(self, model: nn.Module) -> nn.Module:
-        """Return the module that exchanges the gradients of a model."""
-        finds = self._ranks.options["find_unused_parameters"]
-        wrapped = nn.parallel.DistributedDataParallel(Scope(model), find_unused_parameters=finds)
+    def _trained_by(self, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+        """Return the parameters that an optimizer trains, by name."""
+        held = {*map(id, parameters_of(optimizer))}
+        return {
+            name.removeprefix("model."): parameter
+            for name, parameter in self.scope.named_parameters()
+            if parameter.requires_grad and id(parameter) in held
+        }
+
+    def _wrapped(self, trained: Mapping[str, nn.Parameter]) -> nn.Module:
+        """Return the module that exchanges the gradients of these parameters."""
+        mine, finds = {*map(id, trained.values())}, self._ranks.options["find_unused_parameters"]
+        others = [each for each in self.scope.parameters() if each.requires_grad and id(each) not in mine]
+        for parameter in others:
+            parameter.requires_grad_(False)
+        wrapped = nn.parallel.DistributedDataParallel(self.scope, find_unused_parameters=finds)
+        wrapped.broadcast_buffers = False  # `take` sends them; torch has renamed the argument
+        for parameter in others:
+            parameter.requires_grad_(True)
         if not finds:
-            _settle_buckets(wrapped, model)
+            # Gradients are grouped again after the first backward pass of a process, and the place of a number decides
+            # the order in which three ranks or more sum it up. For a resumed session to compute the bits of the uncut
+            # one, that pass is one of zeros here, in an order that follows from the parameters alone.
+            wrapped(lambda: _zero_of(self.scope, trained.values())).backward()
+            for parameter in trained.values():
+                parameter.grad = None
         return wrapped
 
-    def _adding_up(self) -> contextlib.AbstractContextManager[None]:
-        """Add up gradients on each rank, without exchanging them."""
-        return self.wrapper.no_sync()  # type: ignore[operator]  # of DistributedDataParallel
-
-    def step(self, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> tuple[Tensor | None, bool]:
-        """Let the optimizer take one step on the batch that all ranks share.
-
-        Args:
-            group: This rank's shares of the micro-batches.
-            optimizer: The optimizer.
-
-        Returns:
-            This rank's part of the loss, whose mean over ranks is the mean over the whole batch; and whether the
-            optimizer stepped.
+    def take(self, step: Step, group: list[Any]) -> tuple[Tensor | None, bool]:
+        """Take a step of the training, with the same buffers on all ranks.
 
         Raises:
-            ConfigError: If the task skips the batch, or its loss does not depend on all trained parameters.
             TrainingError: If weights differ between ranks after the first step.
         """
-        task, amp, size = self._trainer.task, self._trainer.amp, self._ranks.size
-        weights = [task.weight(batch) for batch in group]
-        total = self._total(sum(weights))
-        total = total if isinstance(total, Tensor) else total or 1.0
-        whole: Tensor | None = None
-        scalars: dict[str, Any] = {}
-        for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
-            share = size * weight / total
-            with contextlib.nullcontext() if number == len(group) else self._adding_up():
-                parts = self._backward(batch, weight, size if self._is_sum else share)
-            counted = _counted(parts["loss"].detach() * (size / total if self._is_sum else share), weight)
-            whole = counted if whole is None else whole + counted
-            for name, value in task.means_of(parts, batch).items() if len(parts) > 1 else ():
-                scalars[name] = scalars.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * share, weight)
-        if scalars:
-            self._trainer.note(scalars)
-        self._check_exchange()
-        stepped = amp.step(optimizer)
+        self._ranks.send_tensors(self.scope, buffers_alone=True)
+        taken = step(group)
         if not self._is_compared:
             self._is_compared = True
             self._compare_weights(self._trainer.place.step + 1)
-        return whole, stepped
+        return taken
 
-    def _backward(self, batch: Any, weight: Tensor | int, share: Any) -> Mapping[str, Tensor]:
-        """Add the gradients of a share of a micro-batch, and return its loss and other scalars by name."""
+    def add_gradients(self, loss_of: LossOf, group: Sequence[Any], name: str) -> Tensor | None:
+        """Add the gradients of the batch that all ranks share to the parameters of an optimizer.
+
+        Args:
+            loss_of: Returns the loss of a micro-batch.
+            group: This rank's shares of the micro-batches.
+            name: The optimizer.
+
+        Returns:
+            The loss of the whole batch, the same on all ranks; of an ordinary step this rank's part of it, whose mean
+            over ranks is logged. None if no rank has samples.
+
+        Raises:
+            ConfigError: If the task skips the batch, or its loss does not depend on all trained parameters.
+        """
         task, amp = self._trainer.task, self._trainer.amp
-        with amp.autocast():
-            parts = self.wrapper(lambda: self._parts(batch, weight))
-            loss = parts["loss"] * share
-        amp.backward(loss)
-        return parts
+        losses = []
+        scalars: dict[str, Any] = {}
+        for share in self.shares(group):
+            parts: dict[str, Tensor] = {}
+            with amp.autocast():
+                loss = self.exchanged(functools.partial(self._loss, loss_of, share, parts), share, name)
+                loss = loss * share.of_loss
+            amp.backward(loss)
+            losses.append(_counted(precise(loss.detach()), share.weight))
+            for key, value in task.means_of(parts, share.batch).items() if len(parts) > 1 else ():
+                part = _counted(torch.as_tensor(value) * share.of_mean, share.weight)
+                scalars[key] = scalars.get(key, 0.0) + part
+        if scalars:
+            self._trainer.note(scalars)
+        if not losses:
+            return None
+        self._check_exchange(name)
+        loss = torch.stack(losses).sum()
+        trainer = self._trainer
+        decides = task.steps_itself or trainer.look is not None or recomputes_loss(trainer.optimizers[name])
+        return self._joined(loss) if decides else loss
 
-    def _parts(self, batch: Any, weight: Tensor | int) -> dict[str, Tensor]:
-        """Return the loss of a share of a micro-batch, and other scalars, detached."""
-        task = self._trainer.task
-        value = task.loss(self.model, batch)
+    def shares(self, group: Sequence[Any]) -> list[Share]:
+        """Return this rank's shares of the micro-batches of a step; none if no rank has samples.
+
+        Raises:
+            ConfigError: If a step of the task has micro-batches on some ranks alone.
+        """
+        task, size = self._trainer.task, self._ranks.size
+        weights = [task.weight(batch) for batch in group]
+        if not task.steps_itself:
+            total = self.weight_of(sum(weights))
+        else:  # batches of its own differ between ranks, also in the kind of their weights
+            known = torch.tensor([float(sum(weights)), not group], dtype=torch.float64)
+            total, num_without = torch.as_tensor(self._ranks.total(known)).tolist()
+            if not total:
+                return []
+            if num_without:
+                raise ConfigError(
+                    f"{type(task).__name__}.step: minimises a loss over no micro-batch on {num_without:.0f} of {size} "
+                    "ranks; give each rank at least one, which may be without samples"
+                )
+        means = [size * weight / _positive(total) for weight in weights]
+        return [
+            Share(batch, weight, mean, size if self._is_sum else mean, number == len(group))
+            for number, (batch, weight, mean) in enumerate(zip(group, weights, means, strict=True), start=1)
+        ]
+
+    def exchanged(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
+        """Return the loss of a share, the gradients of which are exchanged in its backward pass, after the last share.
+
+        Args:
+            compute: Returns the loss.
+            share: The share.
+            name: The optimizer that minimises the loss.
+        """
+
+        def compute_counted() -> Tensor:
+            loss = compute()
+            # A mean over nothing is NaN, and so are its gradients.
+            is_nothing = not self._counts_samples or self._trainer.steps_itself
+            return self._nothing_of(loss, name) if is_nothing and not self._is_sum and not share.weight else loss
+
+        return self._called(compute_counted, share, name)
+
+    def _called(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
+        return self.wrappers[name](compute) if share.is_last else compute()
+
+    def _loss(self, loss_of: LossOf, share: Share, parts: dict[str, Tensor]) -> Tensor:
+        """Return the loss of a share, and put it and other scalars, detached, into `parts`."""
+        value = loss_of(share.batch)
         if value is None:
             raise ConfigError(
-                f"{type(task).__name__}.loss: skipped a batch, which one of several processes cannot; "
+                f"{type(self._trainer.task).__name__}: skipped a batch, which one of several processes cannot; "
                 "return a loss of 0, or train in one process"
             )
-        parts = value if isinstance(value, Mapping) else {"loss": value}
-        loss = parts["loss"] if "loss" in parts else self._trainer.note(parts)
-        if not self._counts_samples and not self._is_sum and not weight:
-            loss = self._nothing_of(loss)  # a mean over nothing is NaN, and so are its gradients
-        return {**{name: torch.as_tensor(part).detach() for name, part in parts.items()}, "loss": loss}
+        values = value if isinstance(value, Mapping) else {"loss": value}
+        loss = values["loss"] if "loss" in values else self._trainer.note(values)
+        parts |= {name: torch.as_tensor(part).detach() for name, part in values.items()}
+        return loss
 
-    def _nothing_of(self, loss: Tensor) -> Tensor:
+    def _nothing_of(self, loss: Tensor, name: str) -> Tensor:
         """Return a zero with the gradients, all zeros, that a loss has, so they are exchanged."""
         finds = self._ranks.options["find_unused_parameters"]
-        return _zero_of(self.model, _leaves_of(loss) if finds else _trained(self.model).values())
+        return _zero_of(self.scope, _leaves_of(loss) if finds else self._trained[name].values())
 
-    def _check_exchange(self) -> None:
+    def whole(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the losses of the whole batch, from this rank's parts, by the optimizers that minimise them.
+
+        Raises:
+            ConfigError: If one does not depend on all trained parameters.
+        """
+        for name in losses:
+            self._check_exchange(name)
+        return {name: self._joined(loss) for name, loss in losses.items()}
+
+    def _joined(self, loss: Tensor) -> Tensor:
+        return torch.as_tensor(self._ranks.total(loss)) / self._ranks.size
+
+    def parts_of(self, value: LossValue, group: Sequence[Any]) -> LossValue:
+        """Return values that a step of the task gave for the group as parts, whose mean over ranks is that of them."""
+        weight = sum(map(self._trainer.task.weight, group))
+        total = self.weight_of(weight)
+
+        def part_of(mean: Any) -> Tensor:
+            return _counted(torch.as_tensor(mean) * (self._ranks.size * weight / _positive(total)), weight)
+
+        return {name: part_of(mean) for name, mean in value.items()} if isinstance(value, Mapping) else part_of(value)
+
+    def _check_exchange(self, name: str) -> None:
         """Reject a loss on which trained parameters do not depend: their gradients are still awaited."""
         try:
-            self.wrapper._check_reducer_finalized()  # type: ignore[operator]  # of DistributedDataParallel
+            self.wrappers[name]._check_reducer_finalized()  # type: ignore[operator]  # of DistributedDataParallel
         except RuntimeError as error:
             found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
             if found is None:
                 raise
-            names = list(_trained(self.model))
+            names = list(self._trained[name])
             unused = [names[int(number)] for number in found[1].split()]
             raise ConfigError(
                 f"distributed: the loss of rank {self._ranks.rank} does not depend on {listed(unused, 3)}, so this "
@@ -193,8 +294,8 @@ class RankedSteps:
                 "never used"
             ) from error
 
-    def _total(self, weight: Tensor | int) -> Tensor | float:
-        """Return the weight of the shares of all ranks; in a full batch they are equal."""
+    def weight_of(self, weight: Tensor | float) -> Tensor | float:
+        """Return the weight of a batch of the data from that of this rank's share; in a full batch they are equal."""
         batches, place = self._batches, self._trainer.place
         is_even = place.batch < len(batches) or batches.last_batch_size % self._ranks.size == 0
         if self._counts_samples and not isinstance(weight, Tensor) and is_even:
@@ -202,21 +303,23 @@ class RankedSteps:
         return self._ranks.total(weight)
 
     def settle(self) -> None:
-        """Update the model that is measured and saved on all ranks: here the statistics of its layers.
+        """Update the modules that are measured and saved on all ranks: here the statistics of their layers.
 
         Raises:
             TrainingError: If weights differ between ranks.
         """
-        for model in {id(each): each for each in (self._trainer.model, self._trainer.evaluated)}.values():
-            self._ranks.send_tensors(model, buffers_alone=True)
-        self._compare_weights(self._trainer.place.step)
+        trainer = self._trainer
+        modules = (*trainer.task.modules(trainer.model), trainer.evaluated)
+        for module in {id(each): each for each in modules}.values():
+            self._ranks.send_tensors(module, buffers_alone=True)
+        self._compare_weights(trainer.place.step)
 
     def _compare_weights(self, step: int) -> None:
         """Check that all ranks have the same weights after a step, by sums of their bits."""
         ranks = self._ranks
         if not ranks.options["check_weights"]:
             return
-        parameters = dict(self._trainer.model.named_parameters())
+        parameters = dict(Scope(*self._trainer.task.modules(self._trainer.model)).named_parameters())
         sums = torch.stack([_bits(parameter) for parameter in parameters.values()]).tolist()
         if len(set(ranks.gather(hashlib.sha256(repr(sums).encode()).digest()))) == 1:
             return
@@ -224,21 +327,34 @@ class RankedSteps:
         name, values = next((name, found) for name, found in zip(parameters, columns, strict=True) if len({*found}) > 1)
         other = next(rank for rank, value in enumerate(values) if value != values[0])
         raise TrainingError(
-            f"distributed: the weights of ranks 0 and {other} differ after step {step}, first in {name}, so they no "
-            "longer train one model; compute the whole loss in Task.loss, and change weights elsewhere in the same way "
-            "on all ranks; distributed.check_weights=False trains on anyway"
+            f"distributed: the weights of ranks 0 and {other} differ after step {step}, first in "
+            f"{name.removeprefix('model.')}, so they no longer train one model; compute the whole loss in Task.loss, "
+            "or in the function that minimize gets, and change weights elsewhere in the same way on all ranks; "
+            "distributed.check_weights=False trains on anyway"
         )
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the means over all ranks of values that each has measured.
 
         Args:
-            values: Values of this rank by name, with the same names in the same order on each.
+            values: Values of this rank by name.
 
         Returns:
             The means by name, the same on each rank; NaN where a rank has NaN.
+
+        Raises:
+            ConfigError: If the ranks have different names.
         """
-        return dict(zip(values, self._ranks.mean(list(values.values())), strict=True))
+        found = self._ranks.gather(dict(values))
+        for rank, theirs in enumerate(found):
+            if theirs.keys() != found[0].keys():
+                only = sorted(theirs.keys() ^ found[0].keys())
+                raise ConfigError(
+                    f"distributed: ranks 0 and {rank} log different values ({listed(only, 3)}); a task gives values of "
+                    "the same names on all ranks"
+                )
+        # Added in the order of the ranks, so that each gets the same bits.
+        return {name: sum(theirs[name] for theirs in found) / len(found) for name in values}
 
 
 def _leaves_of(loss: Tensor) -> list[Tensor]:
@@ -261,7 +377,12 @@ def _bits(weights: Tensor) -> Tensor:
     return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64)).sum()
 
 
-def _counted(value: Tensor, weight: Tensor | int) -> Tensor:
+def _positive(total: Tensor | float) -> Tensor | float:
+    """Return a weight to divide by: 1 if nothing counts."""
+    return torch.where(total > 0, total, 1) if isinstance(total, Tensor) else total or 1.0
+
+
+def _counted(value: Tensor, weight: Tensor | float) -> Tensor:
     """Return the contribution of a share to a mean: 0 if it has no weight, where its own mean is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, value, 0.0)

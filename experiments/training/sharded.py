@@ -6,9 +6,8 @@ before it is measured or saved, so a single process can read every checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from experiments.training.ranked import RankedSteps, Scope
+from experiments.training.ranked import RankedSteps, Scope, Share
 from ingredients.datasets.structure import tensors_of
 
 if TYPE_CHECKING:
@@ -37,52 +36,44 @@ class ShardedSteps(RankedSteps):
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         super().__init__(trainer, ranks)
-        self.model = self.wrapper.model  # type: ignore[assignment]  # of Scope
         # Outputs of the blocks in a forward pass, where a share may have no weight.
         self._outputs: list[Any] = []
         self._whole = trainer.model
         (optimizer,) = trainer.optimizers.values()
         _hand_over(optimizer, dict(self._whole.named_parameters()), dict(self.model.named_parameters()))
 
-    def _wrapped(self, model: nn.Module) -> nn.Module:
+    def _wrapped(self, trained: Mapping[str, nn.Parameter]) -> nn.Module:
         ranks = self._ranks
-        ranks.send_tensors(model)
+        ranks.send_tensors(self.model)
         mesh = init_device_mesh(self._trainer.amp.device.type, (ranks.size,))
-        split = copy.deepcopy(model).train()
+        self.model = split = copy.deepcopy(self.model).train()
         for module in [module for module in split.modules() if isinstance(module, nn.ModuleList | nn.Sequential)][::-1]:
             for child in module:
                 if any(True for _ in child.parameters()) and not isinstance(child, nn.ModuleList | FSDPModule):
                     fully_shard(child, mesh=mesh)
-        wrapper = Scope(split)
-        fully_shard(wrapper, mesh=mesh)
-        return wrapper
+        self.scope = Scope(split)
+        fully_shard(self.scope, mesh=mesh)
+        return self.scope
 
-    @contextlib.contextmanager
-    def _adding_up(self) -> Iterator[None]:
-        self.wrapper.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
-        try:
-            yield
-        finally:
-            self.wrapper.set_requires_gradient_sync(True)  # type: ignore[operator]
-
-    def _parts(self, batch: Any, weight: Tensor | int) -> dict[str, Tensor]:
+    def _called(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
+        self.wrappers[name].set_requires_gradient_sync(share.is_last)  # type: ignore[operator]  # of FSDPModule
         if self._counts_samples:
-            return super()._parts(batch, weight)
+            return self.wrappers[name](compute)
         blocks = [module for module in self.model.modules() if isinstance(module, FSDPModule) or module is self.model]
         hooks = [block.register_forward_hook(lambda *call: self._outputs.append(call[-1])) for block in blocks]
         try:
-            return super()._parts(batch, weight)
+            return self.wrappers[name](compute)
         finally:
             self._outputs.clear()
             for hook in hooks:
                 hook.remove()
 
-    def _nothing_of(self, loss: Tensor) -> Tensor:
+    def _nothing_of(self, loss: Tensor, name: str) -> Tensor:
         # Ranks exchange gradients in the order in which those of the blocks' outputs arrive.
         zeros = [(part * 0).sum().float() for part in tensors_of(self._outputs) if part.requires_grad]
         return torch.stack(zeros).sum()
 
-    def _check_exchange(self) -> None:
+    def _check_exchange(self, name: str) -> None:
         """Return: no exchange waits for parameters without gradients."""
 
     @torch.no_grad()

@@ -246,8 +246,7 @@ class Trainer:
         steps_itself: Whether the task takes its own steps.
         is_logged: Whether values of the current step are logged.
         look: The function called before each step of an optimizer; see `look_before_steps`.
-        batch_loss: The loss of the current step, detached; kept only where a callback has `before_step`, and not by
-            several processes.
+        batch_loss: The loss of the current step, detached; kept only where a callback has `before_step`.
         grad_norms: Norms of the gradients of the current step by optimizer, of a task that takes its own steps.
         ranked: The `RankedSteps` of one of several processes; None where the process trains alone.
     """
@@ -293,7 +292,7 @@ class Trainer:
         """Let an optimizer take one step on a loss.
 
         Gradients of its parameters are cleared first. Precision, the scale of float16, clipping and accumulation are
-        those of the training.
+        those of the training. Of several processes, all take the same steps, each on its own micro-batches.
 
         Args:
             loss_of: Returns the loss of a micro-batch, under autocast; as `Task.loss` does.
@@ -301,14 +300,15 @@ class Trainer:
             optimizer: Its name; needed if there are several.
 
         Returns:
-            The loss, detached; None if `loss_of` skipped each micro-batch, and there was no step.
+            The loss, detached, the same in each process; None if `loss_of` skipped each micro-batch, and there was no
+            step.
 
         Raises:
             ConfigError: If there is no such optimizer.
         """
         chosen, group = self._optimizer(optimizer), list(group)
         chosen.zero_grad()
-        gradients = functools.partial(self._add_gradients, loss_of, group, chosen)
+        gradients = functools.partial(self._add_gradients, loss_of, group, optimizer)
         if recomputes_loss(chosen):
             loss, stepped = step_with_closure(gradients, self.amp, chosen)
         else:
@@ -340,9 +340,9 @@ class Trainer:
             ConfigError: If there is no such optimizer, or one recomputes its loss.
         """
         losses: dict[str, Tensor] = {}
-        for batch, share in with_shares(list(group), self.task.weight, is_sum="loss" in self.task.sums):
+        for batch, factor, share in self._shares(list(group)):
             with self.amp.context:
-                shared = {name: loss * share for name, loss in losses_of(batch).items()}
+                shared = {name: loss * factor for name, loss in losses_of(batch).items()}
             if not losses:
                 self._clear_each(shared)
             elif losses.keys() != shared.keys():
@@ -352,14 +352,26 @@ class Trainer:
                 )
             for left, (name, loss) in zip(reversed(range(len(shared))), shared.items(), strict=True):
                 trained = [p for p in parameters_of(self.optimizers[name]) if p.requires_grad]
+                if share is not None:
+                    loss = self.ranked.exchanged(functools.partial(_same, loss), share, name)
                 self.amp.backward(loss, trained, retain_graph=left > 0)
                 losses[name] = losses.get(name, 0.0) + precise(loss.detach())
+        if self.ranked is not None:
+            losses = self.ranked.whole(losses)
         for name, loss in losses.items():
             self.batch_loss = None if self.look is None else loss
             self._note_step(name, self.amp.step(self.optimizers[name]))
         if losses:
             self.amp.update()
         return losses
+
+    def _shares(self, group: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield micro-batches, the factors of their losses, and this rank's shares of them; None in a process alone."""
+        if self.ranked is not None:
+            yield from ((share.batch, share.of_loss, share) for share in self.ranked.shares(group))
+            return
+        for batch, factor in with_shares(group, self.task.weight, is_sum="loss" in self.task.sums):
+            yield batch, factor, None
 
     def _clear_each(self, names: Iterable[str]) -> None:
         for name in names:
@@ -414,14 +426,14 @@ class Trainer:
         Returns:
             A function that returns the loss, None for a skipped step; and whether the sole optimizer stepped.
         """
+        if self.ranked is not None:
+            return functools.partial(self.ranked.take, self._own_step if self.steps_itself else self._ordinary_step)
         if self.steps_itself:
             return self._own_step
         optimizer, model, loss_of, amp = self.optimizers[""], self.model, self.task.loss, self.amp
-        if self.ranked is not None:
-            return functools.partial(self.ranked.step, optimizer=optimizer)
         # A task whose values are sums needs the weight of a batch after its loss.
         if self.look is not None or amp.accumulate > 1 or recomputes_loss(optimizer) or self.task.sums:
-            return functools.partial(self._ordinary_step, lambda batch: loss_of(model, batch), optimizer)
+            return self._ordinary_step
         context, backward, step, note = amp.context, amp.backward, amp.step, self.note
 
         def take_step(group: list[Any]) -> tuple[Tensor | None, bool]:
@@ -437,11 +449,10 @@ class Trainer:
 
         return take_step
 
-    def _ordinary_step(
-        self, loss_of: LossOf, optimizer: torch.optim.Optimizer, group: Sequence[Any]
-    ) -> tuple[Tensor | None, bool]:
+    def _ordinary_step(self, group: Sequence[Any]) -> tuple[Tensor | None, bool]:
         """Let the sole optimizer take one step on the task's loss."""
-        gradients = functools.partial(self._add_gradients, loss_of, group, optimizer)
+        optimizer, model = self.optimizers[""], self.model if self.ranked is None else self.ranked.model
+        gradients = functools.partial(self._add_gradients, functools.partial(self.task.loss, model), group, "")
         if recomputes_loss(optimizer):
             return step_with_closure(gradients, self.amp, optimizer)
         loss = gradients()
@@ -450,16 +461,25 @@ class Trainer:
         stepped = loss is not None and self.amp.step(optimizer)
         return (None if self._is_skipped else loss), stepped
 
-    def _add_gradients(self, loss_of: LossOf, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> Tensor | None:
-        return add_gradients(loss_of, group, self.task, self.amp, optimizer, self.note)
+    def _add_gradients(self, loss_of: LossOf, group: Sequence[Any], name: str) -> Tensor | None:
+        if self.ranked is not None:
+            return self.ranked.add_gradients(loss_of, group, name)
+        return add_gradients(loss_of, group, self.task, self.amp, self.optimizers[name], self.note)
+
+    def weight_of(self, group: Sequence[Any]) -> Tensor | float:
+        """Return the weight of micro-batches of the data, in all processes together."""
+        weight = sum(map(self.task.weight, group))
+        return weight if self.ranked is None else self.ranked.weight_of(weight)
 
     def _own_step(self, group: list[Any]) -> tuple[Tensor | None, bool]:
         """Let the task take its own step; the schedules follow in `after_step`."""
         self._stepped.clear()
         self._is_skipped = False
         value = self.task.step(self, group)
-        if self._is_skipped:
+        if self._is_skipped or value is None:
             return None, False
+        if self.ranked is not None:
+            value = self.ranked.parts_of(value, group)
         return (self.note(value) if isinstance(value, Mapping) else value), False
 
     def after_step(self) -> None:
@@ -511,3 +531,7 @@ def grouped(batches: Iterable, size: int) -> Iterator[list]:
 
 def _alone(batch: Any) -> list[Any]:
     return [batch]
+
+
+def _same(loss: Tensor) -> Tensor:
+    return loss

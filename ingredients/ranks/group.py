@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingredients.ranks.notices import Notices
@@ -113,20 +113,19 @@ class Ranks:
         """
         if self.size == 1:
             return
+        import torch
         import torch.distributed as dist
 
-        tensors = [*module.buffers(), *(() if buffers_alone else module.parameters())]
-        for tensor in tensors:
-            dist.broadcast(tensor.detach(), src=0)
-
-    def mean(self, values: Sequence[float]) -> list[float]:
-        """Return the means of numbers over all ranks, the same on each.
-
-        Args:
-            values: The numbers of this rank; as many on each rank. They are added in the order of the ranks, so each
-                rank gets the same bits.
-        """
-        return [sum(column) / self.size for column in zip(*self.gather(list(values)), strict=True)]
+        for parameter in () if buffers_alone else module.parameters():
+            dist.broadcast(parameter.detach(), src=0)
+        kinds: dict[Any, list[torch.Tensor]] = {}
+        for buffer in module.buffers():
+            kinds.setdefault((buffer.dtype, buffer.device), []).append(buffer.detach())
+        for buffers in kinds.values():  # at once, as a step sends them all
+            sent = torch.cat([buffer.flatten() for buffer in buffers])
+            dist.broadcast(sent, src=0)
+            for buffer, part in zip(buffers, sent.split([buffer.numel() for buffer in buffers]), strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     def total(self, value: torch.Tensor | float) -> torch.Tensor | float:
         """Return the sum of a number over all ranks.

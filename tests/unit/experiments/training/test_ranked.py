@@ -17,7 +17,7 @@ from ingredients.ranks import group
 from ingredients.ranks.group import Ranks
 from ingredients.ranks.world import World
 from tests.optimizers import ScheduleFreeSGD
-from tests.ranked_cases import CASES, train, train_further, train_in_two_sessions
+from tests.ranked_cases import CASES, OWN_SESSIONS, train, train_further, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all
 
 LAB = Path(__file__).parents[4]
@@ -91,6 +91,24 @@ def test_weights_that_differ_by_a_bit_end_the_training_with_the_first_parameter(
     )
 
 
+def test_parameters_of_a_task_that_differ_end_the_training(by_two):
+    assert "differ after step 1, first in module.weight, so they no longer" in by_two["failed"]["drifting module"]
+
+
+def test_a_step_with_micro_batches_on_one_rank_alone_ends_the_training(by_two):
+    assert by_two["failed"]["nothing"] == (
+        "ConfigError: Nothing.step: minimises a loss over no micro-batch on 1 of 2 ranks; give each rank at least one, "
+        "which may be without samples"
+    )
+
+
+def test_values_of_other_names_on_another_rank_end_the_training(by_two):
+    assert by_two["failed"]["named apart"] == (
+        "ConfigError: distributed: ranks 0 and 1 log different values (train/rank_0, train/rank_1); a task gives "
+        "values of the same names on all ranks"
+    )
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_exchanged_once_for_all_micro_batches(by_two, case):
     assert by_two[case]["exchanges"] == by_two[case]["steps"]
@@ -108,12 +126,20 @@ def test_ranks_resume_with_the_same_bits(by_two, shard):
     assert torch.equal(by_two[f"resumed {shard}"]["weights"], unbroken["weights"])
 
 
+@pytest.mark.parametrize("case", OWN_SESSIONS)
+def test_steps_of_several_optimizers_resume_with_the_same_bits(by_two, case):
+    assert by_two[case].keys() == {"whole", "resumed"}
+    assert torch.equal(by_two[case]["resumed"], by_two[case]["whole"])
+
+
 @pytest.mark.parametrize("num", [pytest.param(num, marks=pytest.mark.slow) for num in (3, 4)])
 def test_more_ranks_resume_with_the_same_bits(tmp_path, num):
     # From three on, the sum of a number depends on where it lies among those that are exchanged with it.
     found = trained_by(num, tmp_path / "found.pt", "sessions")
     assert torch.equal(found["resumed False"]["weights"], found["normalised"]["weights"])
     assert torch.equal(found["resumed True"]["weights"], found["sharded"]["normalised"]["weights"])
+    for case in OWN_SESSIONS:
+        assert torch.equal(found[case]["resumed"], found[case]["whole"])
 
 
 @pytest.mark.parametrize("shard", [False, True])
@@ -194,7 +220,10 @@ class Centres(nn.Module):
 
 SHARDED = {**OPTIONS, "shard": True}
 CANNOT = {
-    "Adversarial takes its own optimizer steps": {"loss": Adversarial()},
+    "distributed.shard splits one optimizer, and Adversarial steps itself": {
+        "loss": Adversarial(),
+        "options": SHARDED,
+    },
     "Remembering keeps a state": {"loss": Remembering()},
     "training.average=swa measures batches of one process": {"average": "swa"},
     "distributed.shard splits what training.average averages": {"options": SHARDED, "average": "ema"},
@@ -207,7 +236,8 @@ CANNOT = {
 
 @pytest.mark.parametrize("reason", CANNOT)
 def test_what_ranks_cannot_train_is_refused_in_one_sentence(tensor_data, monkeypatch, reason):
-    with pytest.raises(ConfigError, match=f"^distributed: {reason}.*, which 2 processes cannot; train in one process$"):
+    remedy = "set distributed.shard=False" if "shard" in reason else "train in one process"
+    with pytest.raises(ConfigError, match=f"^distributed: {reason}.*, which 2 processes cannot; {remedy}$"):
         refused(tensor_data, monkeypatch, **CANNOT[reason])
 
 
@@ -230,17 +260,51 @@ def test_scalar_parameters_that_cannot_be_split_are_named(tensor_data, monkeypat
         refused(tensor_data, monkeypatch, model=Scaled(), options=SHARDED)
 
 
-def test_lbfgs_is_refused(tensor_data, monkeypatch):
+def test_sharded_lbfgs_is_refused(tensor_data, monkeypatch):
     model = nn.Linear(4, 3)
-    with pytest.raises(ConfigError, match="LBFGS recomputes its loss"):
-        refused(tensor_data, monkeypatch, model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+    optimizer = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ConfigError, match="an optimizer that recomputes its loss, which"):
+        refused(tensor_data, monkeypatch, model=model, optimizer=optimizer, options=SHARDED)
 
 
-def test_a_loss_with_parameters_is_refused(tensor_data, monkeypatch):
+def test_a_sharded_loss_with_parameters_is_refused(tensor_data, monkeypatch):
     model, loss = nn.Linear(4, 3), classes(Centres())
     optimizer = torch.optim.SGD([*model.parameters(), *loss.module.parameters()], lr=0.1)
-    with pytest.raises(ConfigError, match="the loss has parameters or statistics of its own"):
-        refused(tensor_data, monkeypatch, model=model, loss=loss, optimizer=optimizer)
+    with pytest.raises(ConfigError, match="the loss has parameters or statistics of its own, which"):
+        refused(tensor_data, monkeypatch, model=model, loss=loss, optimizer=optimizer, options=SHARDED)
+
+
+def test_parameters_that_would_not_be_exchanged_are_refused(tensor_data, monkeypatch):
+    model, beside = nn.Linear(4, 3), nn.Linear(4, 3)
+    optimizer = torch.optim.SGD([*model.parameters(), *beside.parameters()], lr=0.1)
+    with pytest.raises(ConfigError, match=r"optimizer trains 2 parameters that are neither in .* to Task\.module$"):
+        refused(tensor_data, monkeypatch, model=model, optimizer=optimizer)
+    optimizers = {
+        "rest": torch.optim.SGD(model.parameters()),
+        "frozen": torch.optim.SGD(beside.requires_grad_(False).parameters()),
+    }
+    with pytest.raises(ConfigError, match="the optimizer frozen has no parameters to train, as all are frozen"):
+        refused(tensor_data, monkeypatch, model=model, loss=Adversarial(), optimizer=optimizers)
+
+
+class OfOneProcess:
+    names = ()
+
+    def update(self, model, batch, amp):
+        pass
+
+    def compute(self):
+        return {}
+
+
+class Metered(Adversarial):
+    def meter(self):
+        return OfOneProcess()
+
+
+def test_a_meter_that_does_not_merge_is_refused_before_the_first_step(tensor_data, monkeypatch):
+    with pytest.raises(ConfigError, match=r"OfOneProcess measures the batches of one .* its method merge\(ranks\)"):
+        refused(tensor_data, monkeypatch, loss=Metered())
 
 
 def test_data_that_are_not_shared_are_refused(tensor_data, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 import pytest
@@ -13,16 +14,19 @@ from experiments.training.trainer import Task
 from ingredients.datasets.sampling import shuffled
 from ingredients.errors import ConfigError
 from ingredients.precision.mixed_precision import MixedPrecision
-from tests.ranked_cases import INPUTS, LABELS, ZOO, make_model, train
+from tests import zoo
+from tests.ranked_cases import INPUTS, LABELS, ZOO, train
 from tests.unit.experiments.training.test_ranked import trained_by
+from tests.zoo import make_model
 
 TRAIN, VAL = slice(0, 30), slice(30, 43)
 BATCH, EPOCHS, LOG_INTERVAL = 8, 2, 2
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory):
-    return trained_by(2, tmp_path_factory.mktemp("zoo") / "found.pt", "zoo")
+def by_ranks(tmp_path_factory):
+    """Return what some ranks came to, by their number."""
+    return functools.cache(lambda num: trained_by(num, tmp_path_factory.mktemp("zoo") / "found.pt", "zoo"))
 
 
 def values_of(name, scores, targets):
@@ -55,18 +59,170 @@ def values_of(name, scores, targets):
     return loss, {"loss": loss}, {"loss": loss, "accuracy": right}
 
 
+def descend(optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def ordinary(name):
+    """Return the parameters of a case, its step on a batch, and its measurements."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in name else 0.1, momentum=0.5)
+
+    def step(inputs, targets):
+        loss, values, _ = values_of(name, model(inputs), targets)
+        descend(optimizer, loss)
+        return values
+
+    return model.parameters(), step, lambda inputs, targets: values_of(name, model(inputs), targets)[2]
+
+
+def adversarial():
+    model, optimizers = zoo.Adversarial().parts()
+    generator, critic = model["generator"], model["critic"]
+
+    def made(inputs):
+        return torch.cat([inputs[:, :2], generator(inputs[:, :2])], 1)
+
+    def step(inputs, targets):
+        for _ in range(2):
+            fake = made(inputs).detach()
+            slope = zoo.penalty(critic, fake)
+            judged = critic(fake).mean() - critic(inputs).mean() + slope
+            descend(optimizers["critic"], judged)
+            slopes.append(slope.item())
+        loss = -critic(made(inputs)).mean()
+        descend(optimizers["generator"], loss)
+        values = {"loss": loss, "critic_loss": judged, "size": made(inputs).square().mean()}
+        return {**values, "slope": torch.tensor(slopes[-2:]).mean()}
+
+    slopes = []
+    return model.parameters(), step, lambda inputs, targets: {"loss": (inputs - made(inputs)).square().mean()}
+
+
+def actor_and_critic():
+    task = zoo.ActorCritic()
+    model, optimizers = task.parts()
+
+    def step(*batch):
+        whole = [task.losses(model, batch) for _ in optimizers]
+        for losses, name in zip(whole, optimizers, strict=True):
+            mine = [*model[name].parameters()]
+            for parameter, gradient in zip(mine, torch.autograd.grad(losses[name], mine), strict=True):
+                parameter.grad = gradient
+        for optimizer in optimizers.values():
+            optimizer.step()
+        return {"loss": whole[0]["actor"], "value_loss": whole[0]["critic"]}
+
+    return model.parameters(), step, lambda *batch: task.measure(model, batch)
+
+
+def policy():
+    task = zoo.Policy()
+    model, optimizer = task.parts()
+
+    def step(*batch):
+        chosen = task.rolled_out(model, batch)
+        for _ in range(2):
+            loss = task.loss(model, chosen)
+            descend(optimizer, loss)
+        return {"loss": loss, "reward": batch[0][:, 1].mean()}
+
+    return model.parameters(), step, lambda *batch: task.measure(model, batch)
+
+
+def two_optimizers():
+    task = zoo.Muon()
+    model, optimizers = task.parts()
+
+    def step(*batch):
+        model.zero_grad()
+        loss = task.loss(model, batch)
+        loss.backward()
+        for optimizer in optimizers.values():
+            optimizer.step()
+        return {"loss": loss}
+
+    return model.parameters(), step, lambda *batch: {"loss": task.loss(model, batch)}
+
+
+def sharpness():
+    task = zoo.Sharp()
+    model, optimizer = task.parts()
+    parameters, rate = [*model.parameters()], optimizer.param_groups[0]["lr"]
+
+    def step(*batch):
+        first = task.loss(model, batch)
+        gradients = torch.autograd.grad(first["loss"], parameters)
+        norm = torch.cat([each.flatten() for each in gradients]).norm()
+        before = [each.detach().clone() for each in parameters]
+        with torch.no_grad():
+            for each, gradient in zip(parameters, gradients, strict=True):
+                each += 0.05 * gradient / norm
+        second = task.loss(model, batch)
+        gradients = torch.autograd.grad(second["loss"], parameters)
+        with torch.no_grad():
+            for each, old, gradient in zip(parameters, before, gradients, strict=True):
+                each.copy_(old - rate * gradient)
+        return {"loss": first["loss"], "size": (first["size"] + second["size"]) / 2}
+
+    return parameters, step, lambda *batch: task.loss(model, batch)
+
+
+def line_search():
+    task = zoo.Refined()
+    model, optimizer = task.parts()
+
+    def step(*batch):
+        def closure():
+            optimizer.zero_grad()
+            loss = task.loss(model, batch)
+            loss.backward()
+            return loss
+
+        return {"loss": optimizer.step(closure)}
+
+    return model.parameters(), step, lambda *batch: {"loss": task.loss(model, batch)}
+
+
+def uncertainty():
+    task = zoo.Uncertain()
+    model, optimizer = task.parts()
+
+    def values(*batch):
+        first, second = zoo.objectives(model, batch)
+        one, two = task.module.weight[:, 0]
+        return {"loss": first / one.exp() + one + second / two.exp() + two, "first": first, "second": second}
+
+    def step(*batch):
+        found = values(*batch)
+        descend(optimizer, found["loss"])
+        return found
+
+    return [*model.parameters(), *task.module.parameters()], step, values
+
+
+HANDS = {
+    "adversarial": adversarial,
+    "actor and critic": actor_and_critic,
+    "policy": policy,
+    "two optimizers": two_optimizers,
+    "sharpness": sharpness,
+    "line search": line_search,
+    "uncertainty": uncertainty,
+}
+
+
 def by_hand(case):
     """Train on whole batches; return the weights, and the logged values by name and step."""
     name, _, accumulate = case.rpartition(", accumulate ")
-    model, logged, since = make_model(nn.Identity()), {}, []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in name else 0.1, momentum=0.5)
+    parameters, take, measure = HANDS[name]() if name in HANDS else ordinary(name)
+    parameters, logged, since = [*parameters], {}, []
     step, steps = 0, EPOCHS * -(-4 // int(accumulate))
     for epoch in (1, 2):
         for rows in shuffled(30, 30, 0, epoch).split(BATCH * int(accumulate)):
-            loss, values, _ = values_of(name, model(INPUTS[TRAIN][rows]), LABELS[TRAIN][rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            values = take(INPUTS[TRAIN][rows], LABELS[TRAIN][rows])
             since.append({key: value.item() for key, value in values.items()})
             step += 1
             if step % LOG_INTERVAL == 0 or step == steps:
@@ -74,15 +230,17 @@ def by_hand(case):
                     logged[f"train/{key}", step] = sum(each[key] for each in since) / len(since)
                 since = []
         with torch.no_grad():
-            _, _, values = values_of(name, model(INPUTS[VAL]), LABELS[VAL])
+            values = measure(INPUTS[VAL], LABELS[VAL])
         logged |= {(f"val/{key}", step): value.item() for key, value in values.items()}
-    return torch.cat([each.detach().flatten() for each in model.parameters()]), logged
+    return torch.cat([each.detach().flatten() for each in parameters]), logged
 
 
-@pytest.mark.parametrize("num_ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "num_ranks", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("case", ZOO)
-def test_task_comes_to_what_a_loop_by_hand_does(case, num_ranks, request):
-    found = train(case) if num_ranks == 1 else request.getfixturevalue("by_two")[case]
+def test_task_comes_to_what_a_loop_by_hand_does(case, num_ranks, by_ranks):
+    found = train(case) if num_ranks == 1 else by_ranks(num_ranks)[case]
     weights, logged = by_hand(case)
     torch.testing.assert_close(found["weights"], weights, rtol=1e-4, atol=1e-6)
     mine = {(name, step): value for name, value, step in found["logged"] if not name.endswith(("/lr", "/grad_norm"))}
@@ -110,7 +268,7 @@ class Averaged(Misspelt):
 )
 def test_reduction_that_is_none_is_refused_before_the_first_step(task, message, tensor_data):
     data = tensor_data((INPUTS[TRAIN], LABELS[TRAIN]), (INPUTS[VAL], LABELS[VAL]))
-    model = make_model(nn.Identity())
+    model = make_model()
     with pytest.raises(ConfigError, match=message):
         fit(model, data, task, torch.optim.SGD(model.parameters(), lr=0.1), epochs=1, log=lambda *point: None)
 
@@ -128,7 +286,7 @@ class Skipping(Task):
 
 def test_sums_of_skipped_micro_batches_do_not_count(tensor_data):
     data = tensor_data((INPUTS[:16], torch.tensor([1, 2] * 4 + [0, 1] * 4)))
-    model, logged = make_model(nn.Identity()), {}
+    model, logged = make_model(), {}
     expected = nn.functional.cross_entropy(model(INPUTS[:8]), torch.tensor([1, 2] * 4)).item()
     data.train.shuffle = False
     options = {
