@@ -386,6 +386,7 @@ def machine(nvml: Any = None) -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
         **describe_gpus(nvml or load_nvml()),
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
 
 

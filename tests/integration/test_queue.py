@@ -268,13 +268,29 @@ def test_a_queued_run_that_is_removed_is_cancelled_until_it_is_restored(lab, whe
     assert lab.ran.read_text() == "2\n1\n"
 
 
+def test_a_queued_run_is_cancelled_while_its_worker_is_busy(lab):
+    go = lab.folder / "go"
+    lab.enqueue({"x": 1, "how": f"while not os.path.exists({str(go)!r}): time.sleep(0.02)"}, {"x": 2})
+    with lab.start_worker("my_runs") as worker:
+        wait_until(lab.ran.exists)
+        assert main(["--store", str(lab.folder / "my_runs"), "rm", "2", "--yes"]) == 0
+        go.touch()
+        assert "run 2" not in worker.communicate(60)[0]
+    assert lab.ran.read_text() == "1\n"
+    assert lab.runs() == {"1": "COMPLETED"}
+
+
 def test_places_share_threads_and_gpus(lab, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS")
     lab.enqueue({"x": 1}, {"x": 2})
     lab.work(num_places=2)
     with open_store(lab.folder / "my_runs") as store:
-        results = [store.get(number).result for number in (1, 2)]
+        found = [store.get(number) for number in (1, 2)]
+    results = [one.result for one in found]
+    assert [one["provenance.machine.cuda_visible_devices"] for one in found] == [
+        result["CUDA_VISIBLE_DEVICES"] for result in results
+    ]
     threads = str(max(1, len(os.sched_getaffinity(0)) // 2))
     assert [result["OMP_NUM_THREADS"] for result in results] == [threads, threads]
     assert sorted(result["CUDA_VISIBLE_DEVICES"] for result in results) == ["3", "5"]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,12 +21,14 @@ from observers.mongo.destination import Destination
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.agents.engines import Engine
+from runs.sweeps.agents.supervising import _Crew
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.place import Place
+from tests.integration.test_real_slurm import free_ports
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
-from tests.processes import PIPE, STDOUT, Process
+from tests.processes import PIPE, STDOUT, Process, run
 
 PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
 WORKERS = [{}, {}]
@@ -60,10 +63,18 @@ def check_done_once(status, base):
     assert sorted(completed) == [0, 1, 2, 3]
 
 
+# 127.0.0.1 alone, and a token that Ray does not write to the home folder.
+OF_RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "of-the-tests" * 3,
+}
+
+
 @pytest.fixture(scope="module")
 def ray():
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # 127.0.0.1 alone
+    os.environ.update(OF_RAY)
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
     quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
@@ -184,6 +195,174 @@ def test_a_lost_node_costs_no_point(ray, grid):
     with open_store(grid[0].base) as store:
         completed = [run["meta.sweep.trial"] for run in store.find("meta.sweep.id=lost") if run.status == "COMPLETED"]
     assert sorted(completed) == list(range(6))
+
+
+class Head:
+    """A cluster of one node, started as a user does, that can be lost and started again."""
+
+    def __init__(self, folder):
+        self.folder, self.port, self.process = folder, free_ports(1)[0], None
+        self.address = f"127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        words = [f"--port={self.port}", f"--temp-dir={self.folder}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
+        words += ["--num-gpus=2", "--include-dashboard=false", f"--object-store-memory={100 * 2**20}", "--block"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", *words]
+        environment = {**os.environ, **OF_RAY}
+        streams = {"stdout": PIPE, "stderr": STDOUT, "text": True}
+        self.process = Process(command, env=environment, cold=True, **streams).__enter__()
+        said = []
+        for line in self.process.stdout:
+            said.append(line)
+            if "Ray runtime started" in line:
+                return self
+        pytest.fail("".join(said))
+
+    def __exit__(self, *_):
+        for process in [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def head():
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        Head(folder) as one,
+    ):
+        yield one
+
+
+def on_cluster(grid, text, head, over, *words):
+    """Return the command of a sweep of a script over values of x, and how it is started."""
+    folder = grid[0].base.parent
+    (folder / "tiny.py").write_text(text)
+    given = [
+        f"sweep.over={{x: {over}}}",
+        "sweep.metric=loss",
+        FAST,
+        "sweep.engine=ray",
+        "sweep.workers=2",
+        "sweep.id=r",
+    ]
+    command = [sys.executable, "tiny.py", "sweep.run", "with", *given, f"sweep.address={head.address}", *words]
+    return command, {"cwd": folder, "env": {**os.environ, **OF_RAY}, "stdout": PIPE, "stderr": STDOUT, "text": True}
+
+
+# Each run waits for the other one, so that two agents have one each.
+MEETING = TINY.replace(
+    "    for step in range(4):",
+    """
+    open(f"{os.environ['MEETING']}/{x}", "w").close()
+    while len(os.listdir(os.environ["MEETING"])) < 2:
+        time.sleep(0.02)
+    for step in range(4):""",
+).replace("return x", "return os.environ.get('CUDA_VISIBLE_DEVICES')")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("gpus", "expected"), [(1, [{"0"}, {"1"}]), (0.5, [{"0", "1"}] * 2), (0, [{""}] * 2)])
+def test_records_keep_the_gpus_that_ray_assigns_to_an_agent(head, grid, gpus, expected):
+    meeting = grid[0].base.parent / "meeting"
+    meeting.mkdir()
+    text = MEETING.replace("os.environ['MEETING']", repr(str(meeting))).replace(
+        'os.environ["MEETING"]', repr(str(meeting))
+    )
+    words, how = on_cluster(grid, text, head, [0.0, 1.0], f"sweep.resources={{gpus: {gpus}}}")
+    done = run(words, timeout=300, **how)
+    assert "2 of 2 done" in done.stdout, done.stdout
+    with open_store(grid[0].base) as store:
+        found = sorted(store.find("meta.sweep.id=r"), key=lambda one: one.result)
+    assert all(one.result in seen for one, seen in zip(found, expected, strict=True)), [one.result for one in found]
+    assert [one["provenance.machine.cuda_visible_devices"] for one in found] == [one.result for one in found]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("lost", ["head", "restarted head", "driver"])
+def test_a_sweep_whose_head_or_driver_is_lost_is_continued_by_the_same_command(grid, lost):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
+    slow = TINY.replace("for step in range(4):", "for step in range(4):\n        time.sleep(0.5)")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True))
+        head = Head(folder)
+        cluster = stack.enter_context(contextlib.ExitStack())
+        cluster.enter_context(head)
+        words, how = on_cluster(grid, slow, head, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+        with Process(words, **how) as sweep:
+            said = []
+            for line in sweep.stdout:
+                said.append(line)
+                if "[1/6]" not in line:
+                    continue
+                if lost == "driver":
+                    sweep.kill()
+                    continue
+                cluster.close()
+                if lost == "restarted head":
+                    cluster.enter_context(head)
+        if lost != "driver":
+            assert sweep.returncode == 1
+            assert said[-1].startswith(f"error: sweep.engine=ray: the head of the cluster at {head.address} was lost (")
+            assert said[-1].endswith("give the same command again to continue sweep r\n")
+        if lost == "head":
+            cluster.enter_context(head)
+        done = run(words, timeout=300, **how)
+    assert "6 of 6 done" in done.stdout, done.stdout
+    with open_store(grid[0].base) as store:
+        completed = [one["meta.sweep.trial"] for one in store.find("meta.sweep.id=r") if one.status == "COMPLETED"]
+    assert sorted(completed) == list(range(6))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "token", [{"RAY_AUTH_TOKEN": "wrong" * 8}, {"RAY_AUTH_TOKEN": "", "RAY_AUTH_TOKEN_PATH": "/none"}]
+)
+def test_a_wrong_token_is_told_from_no_cluster(head, grid, token):
+    words, how = on_cluster(grid, TINY, head, [0.0])
+    done = run(words, timeout=300, **{**how, "env": {**how["env"], **token}})
+    assert done.returncode == 1
+    said = f"error: sweep.address: got '{head.address}', whose cluster does not accept this token, or gets none; "
+    assert done.stdout.splitlines()[-1].startswith(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_no_cluster_at_an_address_is_said_at_once(grid, form):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sacristan[ray]'")
+    address = form.format(free_ports(1)[0])
+    with pytest.raises(SweepError) as raised:
+        work(Engine("ray", address=address), grid)
+    why = "where no cluster of Ray answers (Connection refused); start one by: ray start --head"
+    assert str(raised.value) == f"sweep.address: got '{address}', {why}"
+
+
+class Ended:
+    """An agent that has ended, or waits for a place till it is killed."""
+
+    def __init__(self, code):
+        self.code, self.is_waiting = code, code is None
+
+    def poll(self):
+        return self.code
+
+    def interrupt(self, number):
+        self.code, self.is_waiting = -number, False
+
+    def release(self):
+        pass
+
+    def wait(self, timeout):
+        return True
+
+
+def test_an_agent_that_waits_is_let_go_once_when_another_finds_nothing_left(tmp_path):
+    agents = [Ended(0), Ended(None)]
+    (tmp_path / "log").touch()
+    crew = _Crew(lambda variables: agents.pop(0), [{}, {}], tmp_path / "log")
+    crew.look(SimpleNamespace(num_finished=0))
+    assert not crew.is_working
 
 
 @pytest.mark.nightly
@@ -311,6 +490,7 @@ def test_a_missing_extra_is_named(grid, monkeypatch, extra, package):
 
 REFUSED = [
     (Engine(address="auto"), "sweep.address: got 'auto' with sweep.engine=local, expected engine=ray"),
+    (Engine("ray", address="head"), "sweep.address: got 'head', expected auto, HOST:6379 or ray://HOST:10001"),
     (Engine("ray", slurm={"partition": "gpu"}), "sweep.slurm: got options with sweep.engine=ray"),
     (Engine(resources={"cpus": 1}), "sweep.resources: got some with sweep.engine=local, expected engine ray or slurm"),
     (Engine("ray", resources={"gpus": "all"}), "sweep.resources.gpus: got 'all', expected a number"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError, needing_extra
+from runs.sweeps.agents.ray_agents import host_and_port, ray_agents
 from runs.sweeps.agents.supervising import supervise
 from runs.sweeps.agents.trials import Means
 from runs.sweeps.spec.definition import Definition
@@ -47,6 +48,8 @@ class Engine:
         """
         if self.address is not None and self.name != "ray":
             raise SweepError(f"sweep.address: got {self.address!r} with sweep.engine={self.name}, expected engine=ray")
+        if self.address not in (None, "auto"):
+            host_and_port(self.address)
         if self.slurm and self.name != "slurm":
             raise SweepError(f"sweep.slurm: got options with sweep.engine={self.name}, expected sweep.engine=slurm")
         if self.resources and self.name == "local":
@@ -111,8 +114,6 @@ class Engine:
             own = dataclasses.replace(means, environment={**threads, **means.environment})
             return run_array(place, definition.id, own, len(workers), self.resources, self.slurm)
         if self.name == "ray":
-            from runs.sweeps.agents.ray_agents import ray_agents
-
             with ray_agents(place, definition, self.address, self.resources) as start:
                 return supervise(place, definition.id, means, [{} for _ in workers], log, start=start)
         own = dataclasses.replace(means, environment={**divided_threads(len(workers)), **means.environment})

@@ -12,9 +12,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
+from urllib.parse import urlsplit
 
 from runs.errors import SweepError, needing_extra
 from runs.sweeps.agents.agent_process import ROOT, StartedAgent
@@ -22,13 +28,23 @@ from runs.sweeps.spec.definition import Definition
 from runs.sweeps.study.home import FolderHome
 from runs.sweeps.study.place import Place
 
-__all__ = ["ray_agents"]
+__all__ = ["host_and_port", "ray_agents"]
 
 # Never shipped, in the syntax of .gitignore; Ray also leaves out what the lab's own .gitignore names.
 _EXCLUDES = ["my_runs/", ".venv/", ".git/", "__pycache__/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/"]
 # Agents keep nothing in Ray's shared memory.
 _OBJECT_STORE_BYTES = 100 * 2**20
 _PROBE_S = 120
+# Seconds that a server has to accept a connection, and that a head may be away: Ray ends this process, without a word
+# about the sweep, after its own bound.
+_CONNECT_S = 5
+_AWAY_S = 0.75 * float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s") or 60)  # noqa: SIM112
+# In a process of its own, because Ray aborts one that asks another cluster than it is connected to.
+_KNOWS_NODE = """
+import sys, ray
+ray.init(sys.argv[1], log_to_driver=False, configure_logging=False)
+sys.exit(sys.argv[2] not in {node["NodeID"] for node in ray.nodes() if node["Alive"]})
+"""
 
 
 @contextlib.contextmanager
@@ -51,26 +67,32 @@ def ray_agents(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # which keeps Ray's ports to this machine
+    else:
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # of half a minute each, by default 20
     with needing_extra("ray", "sweep.engine=ray"):
         import ray
     was_connected = ray.is_initialized()
     if not was_connected:
         _connect(ray, address, place, Path(definition.base))
+    head = None
     try:
         if address is not None and place.destination is None:
             _check_seen(ray, place, definition.id)
         options = _actor_options(resources)
         _check_fits(ray, options, is_ours=address is None)
         host: Any = ray.remote(_host_class()).options(max_concurrency=4, **options)
+        head = _Head(ray, address, definition.id)
 
         def start(request: dict[str, Any], log: IO[bytes]) -> StartedAgent:
             is_shipped = address is not None and not was_connected
-            return _Actor(ray, host.remote(str(ROOT), request, str(Path(log.name).absolute()), is_shipped))
+            return _Actor(ray, host.remote(str(ROOT), request, str(Path(log.name).absolute()), is_shipped), head)
 
         yield start
     finally:
         if not was_connected:
-            ray.shutdown()
+            leaving = threading.Thread(target=ray.shutdown, daemon=True)
+            leaving.start()
+            leaving.join(_CONNECT_S if head is not None and head.is_lost else None)  # or it would wait for ever
 
 
 def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
@@ -88,15 +110,111 @@ def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
     excludes = list(_EXCLUDES)
     if place.base.absolute().is_relative_to(lab):
         excludes.append(f"/{place.base.absolute().relative_to(lab)}/")
+    where = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    server = None if where == "auto" else host_and_port(where)
     try:
+        if server is not None:
+            _call(*server)
         ray.init(address, runtime_env={"working_dir": str(lab), "excludes": excludes}, **quiet)
-    except ConnectionError as error:
-        raise SweepError(
-            f"sweep.address: got {address!r}, where no cluster of Ray answers; start one by: ray start --head"
-        ) from error
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        ray.shutdown()
+        raise SweepError(f"sweep.address: got {where!r}, {_why_closed(error, where)}") from error
     except (RuntimeError, ValueError) as error:  # such as a folder that is too large
         ray.shutdown()
-        raise SweepError(f"sweep.address: {lab} cannot be shipped to {address} ({_first_line(error)})") from error
+        why = " ".join(str(error).split())
+        raise SweepError(f"sweep.address: {lab} cannot be shipped to {where} ({why[:300]})") from error
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return what `address` names, such as `head:6379` or `ray://head:10001`.
+
+    Raises:
+        SweepError: If it names no port.
+    """
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(address if "://" in address else f"ray://{address}")
+        if parts.hostname and (parts.port or "://" in address):
+            return parts.hostname, parts.port or 10001
+    raise SweepError(f"sweep.address: got {address!r}, expected auto, HOST:6379 or ray://HOST:10001")
+
+
+def _call(host: str, port: int) -> None:
+    """Check that a server listens there, in seconds; Ray itself would try for minutes.
+
+    Raises:
+        ConnectionError: If there is none.
+    """
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        raise ConnectionError(error.strerror or _first_line(error)) from error
+
+
+def _why_closed(error: BaseException, address: str) -> str:
+    """Return why there is no connection to a cluster, and what to do."""
+    token = "the cluster's token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
+    if "Authentication" in f"{type(error).__name__} {error.__cause__}":
+        return f"whose cluster does not accept this token, or gets none; set RAY_AUTH_MODE=token and {token}"
+    if address.startswith("ray://") and "timeout" in str(error):  # of Ray's client, which keeps the reason to itself
+        return f"where a server answers and does not let Ray's client in; check the port (10001) and {token}"
+    return f"where no cluster of Ray answers ({_first_line(error)}); start one by: ray start --head"
+
+
+class _Head:
+    """The head of the cluster, watched from outside of Ray: a process that has lost it waits for ever, or is ended."""
+
+    def __init__(self, ray: Any, address: str | None, id: str) -> None:
+        self._ray, self._id = ray, id
+        self._is_client = address is not None and "://" in address
+        self._address = address if address is not None and self._is_client else ray.get_runtime_context().gcs_address
+        self._away_since = self._next_look = 0.0
+        self._asking: subprocess.Popen[bytes] | None = None
+        self.is_lost = False
+
+    def look(self) -> None:
+        """Check that the head answers, and is the one that this process is connected to.
+
+        Raises:
+            SweepError: If it was away for too long, or another one has taken its address.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        try:
+            _call(*host_and_port(self._address))
+        except ConnectionError as error:
+            self._away_since = self._away_since or now
+            if now - self._away_since > _AWAY_S:
+                self.lose(_first_line(error))
+        else:
+            if self._away_since and not self._is_client:
+                self._ask()
+        self._next_look = time.monotonic() + 1
+
+    def _ask(self) -> None:
+        """Ask whether the head that is back still knows the node of this process."""
+        if self._asking is None:
+            node = self._ray.get_runtime_context().get_node_id()
+            words = [sys.executable, "-c", _KNOWS_NODE, self._address, node]
+            self._asking = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        code = self._asking.poll()
+        if code is not None:
+            self._asking = None
+            if code:
+                self.lose("it was started again, and knows nothing of this sweep")
+            self._away_since = 0.0
+
+    def lose(self, why: str) -> NoReturn:
+        """Give the cluster up.
+
+        Raises:
+            SweepError: Always.
+        """
+        self.is_lost = True
+        raise SweepError(
+            f"sweep.engine=ray: the head of the cluster at {self._address} was lost ({why}); runs save their states as "
+            f"their agents end. Once the cluster runs, give the same command again to continue sweep {self._id}"
+        )
 
 
 def _check_seen(ray: Any, place: Place, id: str) -> None:
@@ -214,35 +332,41 @@ def _host_class() -> type:
 class _Actor:
     """An agent on a node, as a `StartedAgent`."""
 
-    def __init__(self, ray: Any, handle: Any) -> None:
-        self._ray, self._handle = ray, handle
+    def __init__(self, ray: Any, handle: Any, head: _Head) -> None:
+        self._ray, self._handle, self._head = ray, handle, head
         self._begun, self._code = handle.begin.remote(), handle.work.remote()
 
     @property
     def is_waiting(self) -> bool:
-        return not self._ray.wait([self._begun], timeout=0)[0]
+        return not self._head.is_lost and not self._ray.wait([self._begun], timeout=0)[0]
 
     def poll(self) -> int | None:
-        if not self._ray.wait([self._code], timeout=0)[0]:
-            return None
+        self._head.look()
         try:
+            if not self._ray.wait([self._code], timeout=0)[0]:
+                return None
             return self._ray.get(self._code)
         except self._ray.exceptions.RayActorError:  # lost with its node, or killed
             return -signal.SIGKILL
         except self._ray.exceptions.RayError as error:
             raise SweepError(f"sweep.engine=ray: an agent cannot be started ({_last_line(error)})") from error
+        except ConnectionError as error:  # of Ray's client
+            self._head.lose(_first_line(error))
 
     def interrupt(self, number: int) -> None:
+        if self._head.is_lost:
+            return
         if number == signal.SIGKILL:
             self._ray.kill(self._handle)
         else:
             self._handle.interrupt.remote(number)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return bool(self._ray.wait([self._code], timeout=timeout)[0])
+        return self._head.is_lost or bool(self._ray.wait([self._code], timeout=timeout)[0])
 
     def release(self) -> None:
-        self._ray.kill(self._handle)
+        if not self._head.is_lost:
+            self._ray.kill(self._handle)
 
 
 def _first_line(error: BaseException) -> str:

@@ -129,11 +129,11 @@ class _Crew:
         """
         if status.num_finished > self._finished:
             self._errors, self._kills, self._finished = 0, 0, status.num_finished
-        for variables, agent in list(self._running):
-            code = agent.poll()
-            if code is not None:
-                self._remove(variables, agent)
-                self._replace(variables, code)
+        ended = [(entry, code) for entry in self._running if (code := entry[1].poll()) is not None]
+        for entry, _ in ended:
+            self._remove(*entry)
+        for (variables, _), code in ended:
+            self._replace(variables, code)
 
     def reinforce(self, status: Status) -> None:
         """Start an agent for the points of a lost one, once no agent is alive: its lease may expire some time later.
