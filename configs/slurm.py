@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["job_id", "requeue"]
 
@@ -36,19 +38,41 @@ def requeue(ask: Callable[[], None] | None = None) -> str:
     job = job_id()
     if job is None:
         return "this process belongs to no job of Slurm"
-    try:
-        fields = dict(re.findall(r"(\w+)=(\S+)", _scontrol("show", "job", "--oneliner", job)))
-        if int(fields.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
-            return ""  # Slurm has done so itself, as it does with a job that it preempts without a grace time
-        if fields.get("JobState") not in _GOING_ON and fields.get("Reason") != "TimeLimit":
-            return f"job {job} is {fields.get('JobState')}, as a cancelled one is"
-        if ask is None:
-            _scontrol("requeue", job)
-        else:
-            ask()
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return f"job {job}: {getattr(error, 'stderr', None) or error}".strip()
+    with _shielded():
+        try:
+            fields = _fields(job)
+            if _is_queued_again(fields):
+                return ""  # Slurm has done so itself, as it does with a job that it preempts without a grace time
+            if fields.get("JobState") not in _GOING_ON and fields.get("Reason") != "TimeLimit":
+                return f"job {job} is {fields.get('JobState')}, as a cancelled one is"
+            if ask is None:
+                _scontrol("requeue", job)
+            else:
+                ask()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+                if _is_queued_again(_fields(job)):
+                    return ""
+            return f"job {job}: {getattr(error, 'stderr', None) or error}".strip()
     return ""
+
+
+@contextlib.contextmanager
+def _shielded() -> Iterator[None]:
+    """Start processes that SIGTERM does not end: Slurm ends all of a job that is queued again, and who asks for it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def _fields(job: str) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S+)", _scontrol("show", "job", "--oneliner", job)))
+
+
+def _is_queued_again(fields: Mapping[str, str]) -> bool:
+    return int(fields.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 
 def _scontrol(*words: str) -> str:

@@ -1,15 +1,19 @@
 """A job of Slurm is queued again unless it was cancelled; against a stand-in for `scontrol`."""
 
+import signal
+
 import pytest
 
 from configs import slurm
 
 # Prints the state of the job, and notes what it was asked.
-SCONTROL = """#!/bin/sh
+SCONTROL = """#!/bin/bash
 echo "$*" >> {folder}/asked
 [ -e {folder}/away ] && rm {folder}/away && echo "Unable to contact slurm controller (connect failure)" >&2 && exit 1
+[ "$1" = requeue ] && [ -e {folder}/ends ] && touch {folder}/done && kill -$(cat {folder}/ends) $$
 [ "$1" = requeue ] && [ -e {folder}/refuses ] && echo "Only batch jobs are accepted" >&2 && exit 1
-[ "$1" = requeue ] || echo "JobId=7 JobName=a=b JobState={state} Reason={reason} Restarts={restarts} ExitCode=0:0"
+restarts=$(({restarts} + $(ls {folder} | grep -c ^done)))
+[ "$1" = requeue ] || echo "JobId=7 JobName=a=b JobState={state} Reason={reason} Restarts=$restarts ExitCode=0:0"
 """
 
 
@@ -56,6 +60,15 @@ def test_a_cancelled_job_stays_away(job, state):
     asked = job(state)
     assert slurm.requeue() == f"job 7 is {state}, as a cancelled one is"
     assert len(asked()) == 1
+
+
+@pytest.mark.parametrize(("number", "last"), [("TERM", "requeue 7"), ("KILL", "show job --oneliner 7")])
+def test_slurm_may_end_the_command_that_has_queued_the_job_again(job, tmp_path, number, last):
+    asked = job()
+    (tmp_path / "ends").write_text(number)
+    assert slurm.requeue() == ""
+    assert asked()[-1] == last
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_job_that_slurm_has_queued_again_itself_is_not_queued_twice(job, monkeypatch):
