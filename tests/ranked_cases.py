@@ -80,6 +80,24 @@ class Unused(Task):
         return model[:-1](batch[0]).square().mean()
 
 
+class Experts(nn.Module):
+    """A mixture of experts that sends each sample to one of them; few samples of a rank reach all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 6)
+        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(6))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        shares = self.router(inputs).softmax(1)
+        outputs = inputs.new_zeros(len(inputs), 3)
+        for number, expert in enumerate(self.experts):
+            rows = (shares.argmax(1) == number).nonzero().flatten()
+            if len(rows):
+                outputs = outputs.index_add(0, rows, expert(inputs[rows]) * shares[rows, number, None])
+        return outputs
+
+
 class Drifting(Task):
     """Changes a weight on rank 1 alone, by one bit."""
 
@@ -291,7 +309,9 @@ def train(
     case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None, batch_size: int = 0
 ) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = (CASES | ZOO | FAULTS | {"noisy": (LABELS, Noisy, 2)})[case]
+    targets, make_loss, accumulate = (
+        CASES | ZOO | FAULTS | {"noisy": (LABELS, Noisy, 2), "experts": (LABELS, _classes, 2)}
+    )[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
@@ -320,6 +340,7 @@ def train(
         model, optimizer = loss.parts()
     else:
         model = make_model(nn.BatchNorm1d(8) if case == "normalised" else nn.Identity(), num_outputs).to(where)
+        model = Experts().to(where) if case == "experts" else model
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in case else 0.1, momentum=0.5)
     amp = MixedPrecision(where, accumulate=accumulate, clip_norm=1.0 if case == "normalised" else None)
     callbacks = [exchanges]
@@ -354,11 +375,11 @@ def resumed_bits(folder: Path) -> dict[str, Any]:
     }
 
 
-def train_unused() -> Tensor:
+def train_unused(case: str = "unused") -> Tensor:
     """Train a case with unused parameters that are found; return its weights."""
     current().options["find_unused_parameters"] = True
     try:
-        return train("unused")["weights"]
+        return train(case)["weights"]
     finally:
         current().options["find_unused_parameters"] = False
 
@@ -410,7 +431,7 @@ if __name__ == "__main__":
         found |= {case: train(case, device) for case in ZOO}
     elif "further" not in sys.argv:
         found |= {case: train(case, device) for case in CASES}
-        found |= {"failed": failed(), "unused": train_unused()}
+        found |= {"failed": failed(), "unused": train_unused(), "experts": train_unused("experts")}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}
     if "further" not in sys.argv and "zoo" not in sys.argv:

@@ -85,6 +85,10 @@ def test_parameters_that_a_loss_leaves_out_are_named_or_found(by_two):
     torch.testing.assert_close(by_two["unused"], train("unused")["weights"], rtol=1e-4, atol=1e-6)
 
 
+def test_experts_that_no_sample_of_a_rank_reaches_are_trained_as_by_one_process(by_two):
+    torch.testing.assert_close(by_two["experts"], train("experts")["weights"], rtol=1e-4, atol=1e-6)
+
+
 def test_weights_that_differ_by_a_bit_end_the_training_with_the_first_parameter(by_two):
     assert by_two["failed"]["drifting"].startswith(
         "TrainingError: distributed: the weights of ranks 0 and 1 differ after step 1, first in 3.bias, so "
